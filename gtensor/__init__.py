@@ -67,8 +67,10 @@ from gtensor.system.bus import ListenerError, listen
 from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
+    from gtensor import amp as amp
     from gtensor import checkpoint, data, fft, func, models, nn, optim, profiler
     from gtensor import testing as testing
+    from gtensor.amp import autocast
     from gtensor.engine.anomaly import detect_anomaly
     from gtensor.execution.graphs import Graph
     from gtensor.execution.streams import Event, stream
@@ -91,13 +93,15 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
-            "checkpoint", "data", "fft", "func", "models", "nn", "optim", "profiler", "testing")},
+            "amp", "checkpoint", "data", "fft", "func", "models", "nn", "optim", "profiler",
+            "testing")},
         **dict.fromkeys((
             "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
             "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
         ), "gtensor.func"),
         **dict.fromkeys(("Event", "stream"), "gtensor.execution.streams"),
-        "Graph": "gtensor.execution.graphs", "detect_anomaly": "gtensor.engine.anomaly"})
+        "Graph": "gtensor.execution.graphs", "autocast": "gtensor.amp",
+        "detect_anomaly": "gtensor.engine.anomaly"})
 
 _find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold
 
@@ -126,6 +130,7 @@ __all__ = [
     "acosh",
     "add",
     "all",
+    "amp",
     "any",
     "arange",
     "argmax",
@@ -138,6 +143,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "autocast",
     "bfloat16",
     "bitwise_and",
     "bitwise_invert",

@@ -67,14 +67,17 @@ This page is written by `PYTHONPATH=tests python -m ops_page > docs/ops.md`; a t
   all examples share are views. `in channels`: images are folded into channels. `own`: a rule of its
   own. `composed`: it runs as other ops. `refused`: the values decide the size of the output.
 - **complex**: whether gradients may pass through complex values; others raise an error.
+- **autocast**: the dtype of its inputs under `gt.autocast`: `low` is the block's, `float32` is
+  float32; others run on what they are given.
 - **CPU**: on how many samples the generated checks (`gt.testing.opcheck`) run; or in which op's
   checks it is one of the rules.
 - **CUDA**: what the GPU path launches: functions of CuPy, elementwise kernels, or those of a file
   of `kernels/`. The checks run over it on a [host device](testing.md), too.
 - **GPU**: {gpu}
 """
-COLUMNS = "| op | dtypes | saves | passes | derivatives | vmap | complex | CPU | CUDA | GPU |\n" \
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+_NAMES = ("op", "dtypes", "saves", "passes", "derivatives", "vmap", "complex", "autocast", "CPU",
+          "CUDA", "GPU")
+COLUMNS = f"| {' | '.join(_NAMES)} |\n|{' --- |' * len(_NAMES)}"
 
 
 # -- families --------------------------------------------------------------------------------------
@@ -346,7 +349,8 @@ def row(name: str) -> list[str]:
         f"in `{measured.name}`"] * 2
     modes = derivatives(op)
     return [title, dtypes(measured), saves(op), passes(op), modes, batching_kind(op),
-            NONE if modes == "none" else "yes" if op.complex else "no", *proven, on_gpu(name)]
+            NONE if modes == "none" else "yes" if op.complex else "no", op.autocast or NONE,
+            *proven, on_gpu(name)]
 
 
 def first_sentence(text: str) -> str:
@@ -377,7 +381,7 @@ def markdown() -> str:
         f"{len(cells)} ops: {sum(m.startswith('reverse') for m in modes)} with rules of their own, "
         f"{modes.count('composed')} recorded as others, {modes.count('zero')} constant almost "
         f"everywhere, {modes.count('none')} without a derivative; "
-        f"{sum(r[9] == 'yes' for r in cells)} proven on a GPU.")
+        f"{sum(r[10] == 'yes' for r in cells)} proven on a GPU.")
     return HEAD.format(counts=counts, gpu=gpu) + "\n".join(parts) + "\n"
 
 

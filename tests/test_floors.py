@@ -31,7 +31,7 @@ FLOORS = {  # of rooms; a room within another has its own only where it differs
     "ops.scan": 4.5, "ops.linalg": 4.4, "ops.fft": 4.6, "ops.order": 4.4, "ops.activations": 4.4,
     "ops.conv": 4.5, "ops.pool": 4.6, "ops.norms": 4.6, "ops.attention": 4.6, "ops.losses": 4.6,
     "ops.recurrent": 4.6, "ops.updates": 4.1, "ops.__init__": 4.7, "linalg": 4.8, "fft": 4.8,
-    "func": 4.9,
+    "func": 4.9, "amp": 5.2,
     "nn": 5, "optim": 5.1, "data": 5, "checkpoint": 5.2, "profiler": 5.2,
     "models": 5.3, "testing": 6, "train": 6, "__init__": 7, "cli": 8, "__main__": 9,
 }

@@ -21,16 +21,18 @@ MOST_MODULES = 180  # of gtensor; each costs about 0.15 ms beside what it define
 # Beyond those of `import numpy`; of a package, all its modules.
 ALLOWED = {"_bisect", "bisect", "copy", "dataclasses", "gc", "gtensor", "ml_dtypes", "mmap",
            "threading"}
-LATE = {"checkpoint", "data", "fft", "func", "nn", "optim", "profiler", "testing"}
+LATE = {"amp", "checkpoint", "data", "fft", "func", "nn", "optim", "profiler", "testing"}
 LATE_MODULES = {f"gtensor.{name}" for name in (
     *LATE, "system.atomic", "backend.blas", "backend.cublas", "backend.cuda_graphs",
     "backend.cuda_guards", "cli",
-    "engine.anomaly", "execution.streams", "hostcuda", "memory.workspace", "ops.recurrent",
+    "engine.anomaly", "engine.casting", "execution.streams", "hostcuda", "memory.workspace",
+    "ops.recurrent",
     "memory.trace.curves", "memory.trace.lifetimes", "memory.plan.plan", "memory.trace.reading",
     "memory.plan.recording", "memory.trace.snapshots", "memory.trace.timeline_page",
     "memory.trace.timelines", "ops.scan.linear_scan", "profiler.find_owners", "train")}
 
-LATE_OPS = {"gru", "gru_grad", "linear_scan", "linear_scan_grad", "lstm", "lstm_grad"}
+LATE_OPS = {"context_add", "context_dot", "context_mix", "context_mix_into", "gru", "gru_grad",
+            "linear_scan", "linear_scan_grad", "lstm", "lstm_grad", "rotary"}
 
 
 def fresh(text: str) -> Any:

@@ -62,10 +62,8 @@ class HostDevice(Device):
             out, beta = self.empty(shape, a.dtype, label), 0.0
         else:
             check_out(a, b, out, shape)
-        readable = _read_by_numpy(a) and _read_by_numpy(b)
-        if alpha != 1 and not beta and readable:
-            a, b, alpha = _scaled(a, b, alpha)
-        if alpha != 1 or beta or not (readable and out.flags.c_contiguous):
+        if alpha != 1 or beta or not (
+                _read_by_numpy(a) and _read_by_numpy(b) and out.flags.c_contiguous):
             from gtensor.backend.blas import product_into  # here: few programs need it
 
             return product_into(self, a, b, out, alpha, beta)
@@ -92,16 +90,6 @@ def host() -> HostDevice:
     device = get_device("cpu")
     assert isinstance(device, HostDevice)
     return device
-
-
-def _scaled(
-    a: np.ndarray, b: np.ndarray, alpha: complex
-) -> tuple[np.ndarray, np.ndarray, complex]:
-    """The factors with the smaller one times alpha, and 1; as given if it exceeds a tile."""
-    if min(a.size, b.size) > settings.tile_elements:
-        return a, b, alpha
-    factor = a.dtype.type(alpha)
-    return (a * factor, b, 1) if a.size < b.size else (a, b * factor, 1)
 
 
 def _read_by_numpy(x: np.ndarray) -> bool:

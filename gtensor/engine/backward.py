@@ -10,7 +10,7 @@ from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.context import grad_enabled, grad_mode, record_ops
+from gtensor.engine.context import casting, current_casts, grad_enabled, grad_mode, record_ops
 from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
@@ -106,6 +106,9 @@ def _walk(
     if listening and scope.phase != "backward":
         with phase("backward"):
             return _walk(seeds, records, kept, step, create_graph, keep)
+    if current_casts() is not None:  # rules run in the dtypes of the forward pass
+        with casting(None):
+            return _walk(seeds, records, kept, step, create_graph, keep)
     keepers = dict.fromkeys(kept)  # ordered, so that walks are deterministic
     level = seeds[0][0].level
     wanted: set[Node] | None = step.wanted
@@ -132,7 +135,7 @@ def _walk(
             g = step.enter(record, slot, keep)
             del slot
             if not keep:
-                record.state, record.parents = CONSUMED, ()
+                record.state, record.parents, record.guards = CONSUMED, (), ()
             if listening:
                 scope.module, scope.instruction = record.module, (record.code, record.lasti)
             rule: Any = record.op.backward  # not None, which `_claim` refuses

@@ -16,7 +16,7 @@ from gtensor.backend import (
     host_array,
     owner,
 )
-from gtensor.engine.context import execute, grad_enabled
+from gtensor.engine.context import casting, execute, grad_enabled
 from gtensor.engine.errors import refuse_complex
 from gtensor.engine.interchange import plain_values
 from gtensor.engine.levels import KeptExtras, newest
@@ -36,7 +36,7 @@ Plan = tuple[int | None, ...]
 Store: TypeAlias = "Callable[..., Tensor]"
 NO_PARAMS: Params = {}  # shared by all records of ops without parameters; never written
 HOST = get_device("cpu")
-_SCALARS = (bool, int, float, complex)
+SCALARS = (bool, int, float, complex)
 USER_DTYPE = 256  # dtype numbers from here on are user-defined (ml_dtypes)
 FLOAT32 = np.dtype("float32")
 _DEFAULTS = {  # NumPy's default dtypes for Python numbers -> gtensor's
@@ -153,7 +153,7 @@ def fresh(
     """The output as a new Tensor, recorded if an input has a node."""
     tracked = mask != 0 and grad_enabled()
     if tracked and op.backward is None and op.composed is not None:
-        return op.composed(*inputs, **params)
+        return uncast(op, inputs, params)
     out = execute(op, device, arrays, params if target is None else {**params, "out": target.array})
     extras: tuple[Array, ...] = ()
     if op.extra_names:
@@ -173,6 +173,13 @@ def fresh(
                          else op.nothing_saved)
         result._node = new_record(op, parents, mask, saved, guards, params, out, device)
     return result
+
+
+def uncast(op: Op, inputs: tuple[object, ...], params: Params) -> Tensor:
+    """The op as other ops, of which `gt.autocast` casts no inputs: the op's own decide."""
+    assert op.composed is not None
+    with casting(None):
+        return op.composed(*inputs, **params)
 
 
 def carries_gradient(op: Op, dtype: np.dtype) -> bool:
@@ -208,9 +215,9 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[object]) -> tuple
                 guards.append((storage, handle._version, len(saved)))
                 if handle._device.graphs:
                     guards += replayed(value, handle._device)
-        elif type(handle) in _SCALARS:
+        elif type(handle) in SCALARS:
             value = handle  # not the array of `constant`
-        elif handle is not None and type(value) not in _SCALARS:
+        elif handle is not None and type(value) not in SCALARS:
             value = value.copy()  # the caller's own array, whose writes no version counts
         saved.append(value)
     return kind(saved), tuple(guards)
@@ -244,15 +251,15 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
     """Convert inputs that are not Tensors to arrays of the device; Python scalars stay scalars."""
     if device is None:
         device = default_device()
-        if all(isinstance(value, _SCALARS) or value is None for value in arrays):
-            arrays[0] = device.from_numpy(_as_numpy(op, arrays[0]))
+        if all(isinstance(value, SCALARS) or value is None for value in arrays):
+            arrays[0] = device.from_numpy(as_numpy(op.name, arrays[0]))
     for i, value in enumerate(arrays):
         if type(value) is float or type(value) is int or value is None:
             continue
         if isinstance(value, np.generic):
             arrays[i] = host_array(value, op.name).item()  # weakly typed, as a Python scalar
-        elif isinstance(value, np.ndarray) or not isinstance(value, (device.array_type, *_SCALARS)):
-            arrays[i] = device.from_numpy(_as_numpy(op, value))
+        elif isinstance(value, np.ndarray) or not isinstance(value, (device.array_type, *SCALARS)):
+            arrays[i] = device.from_numpy(as_numpy(op.name, value))
     strong = [a for a in arrays if isinstance(a, device.array_type)]
     if any(a.dtype.kind == "V" for a in strong):  # ml_dtypes: NumPy would promote a Python scalar
         dtype = np.result_type(*[a.dtype for a in strong if a.dtype.kind in "fVc"])
@@ -262,8 +269,9 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
     return device
 
 
-def _as_numpy(op: Op, value: object) -> np.ndarray:
-    array = host_array(plain_values(value, op.name), op.name)
+def as_numpy(name: str, value: object) -> np.ndarray:
+    """Numbers, lists or an array on the host as an array; numbers in gtensor's default dtypes."""
+    array = host_array(plain_values(value, name), name)
     if isinstance(value, np.ndarray):
         return array
     return array.astype(_DEFAULTS.get(array.dtype, array.dtype), copy=False)

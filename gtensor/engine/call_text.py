@@ -16,7 +16,7 @@ import numpy as np
 
 from gtensor.engine import bind as general
 from gtensor.engine.bind import USER_DTYPE
-from gtensor.engine.context import grad_enabled
+from gtensor.engine.context import current_casts, grad_enabled
 from gtensor.engine.levels import TRACED, on_level
 from gtensor.engine.storage import FRESH, FRESH_ELSEWHERE, Storage
 from gtensor.engine.tape import FREE, Record, next_seq
@@ -35,13 +35,15 @@ SCOPE: dict[str, Any] = {  # what the texts name
     "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Storage": Storage, "Tensor": Tensor,
     "asarray": np.asarray,
     "bind": general.bind, "bus": bus, "carries_gradient": general.carries_gradient,
-    "constant": general.constant, "float32": general.FLOAT32_CONSTANTS, "frame_at": sys._getframe,
+    "constant": general.constant, "current_casts": current_casts,
+    "float32": general.FLOAT32_CONSTANTS, "frame_at": sys._getframe,
     "grad_enabled": grad_enabled, "heard": heard, "here": here, "last": last,
     "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "on_level": on_level,
     "refuse_arrays": general.refuse_arrays,
     "saves": general.saves, "TRACED": TRACED,
     "saving": general.saving,
-    "settings": settings, "storage_of": general.storage_of, "user_frame": user_frame, "wrap": wrap,
+    "settings": settings, "storage_of": general.storage_of, "uncast": general.uncast,
+    "user_frame": user_frame, "wrap": wrap,
 }
 
 _HEAD = """\
@@ -49,6 +51,11 @@ def call({names}, /{keywords}):
 """
 _CHECK = """\
     refuse_arrays(op, params)
+"""
+_AUTOCAST = """\
+    casts = current_casts()
+    if casts is not None:
+        return casts.run(op, {tuple}, {params})
 """
 _NUMBER = """\
     kind = type(x2)
@@ -82,6 +89,8 @@ _FLOATING = """\
 """
 _COMPOSED = """\
     if not ({untracked}) and grad_enabled():
+        if current_casts() is not None:
+            return uncast(op, ({inputs}), {params})
         return op.composed({inputs}{more})
 """
 _RUN = """\
@@ -187,7 +196,7 @@ _MASKS = {  # the text of the mask, by the number of inputs
     1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
 _GENERAL = """\
 def call(*inputs, **params):
-{check}    return bind(op, inputs, params)
+{first}    return bind(op, inputs, params)
 """
 
 
@@ -208,7 +217,7 @@ class _CallsElsewhere(dict["Device", "Callable[..., Tensor]"]):
     def __missing__(self, device: Device) -> Callable[..., Tensor]:
         op = self._op
         if op.gpu is None:
-            text: str = _GENERAL.format(check="")
+            text: str = _GENERAL.format(first="")
             scope = {**SCOPE, "op": op}
         else:
             text = "".join(_text(op, False, _ELSEWHERE_IS))
@@ -230,9 +239,10 @@ def _ufunc(op: Op) -> np.ufunc | None:
 
 def _text(op: Op, is_ufunc: bool, place: dict[str, str]) -> Iterator[str]:
     """The parts of the text for an op's facts and a place."""
+    casts = _AUTOCAST * (place is _ON_HOST and op.autocast is not None)
     check = _CHECK * (op.checked and op.has_params)
     if op.variadic or op.moves or op.optional_inputs:
-        yield _GENERAL.format(check=check)
+        yield _GENERAL.format(first=check + casts.format(tuple="inputs", params="params"))
         return
     numbers = range(1, len(op.input_names) + 1)
     pair = len(numbers) == 2 and not op.has_params
@@ -250,7 +260,7 @@ def _text(op: Op, is_ufunc: bool, place: dict[str, str]) -> Iterator[str]:
         "size": "a1.size * a2.size" if pair else "a1.size",
         "shape": "n1.shape" if is_ufunc and len(numbers) == 1 else "out.shape",
     }
-    yield _HEAD.format(**facts) + check
+    yield _HEAD.format(**facts) + check + casts.format(tuple=f"({facts['inputs']})", **facts)
     for i in numbers:
         if i > 1:
             yield _NONE.format(i=i) if not pair else _NUMBER + _indented(

@@ -9,6 +9,7 @@ Source: Chen et al., "Training deep nets with sublinear memory cost", 2016.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import zip_longest
@@ -19,7 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from gtensor.engine.bind import saves
-from gtensor.engine.context import STATE, enable_grad, grad_enabled, recomputing
+from gtensor.engine.context import (
+    STATE,
+    casting,
+    current_casts,
+    enable_grad,
+    grad_enabled,
+    noting,
+    recomputing,
+)
 from gtensor.engine.errors import GradientError
 from gtensor.engine.op import Op
 from gtensor.engine.recompute import Recipe, WithRecipes
@@ -47,9 +56,11 @@ def run_region(
         return function(*args, **kwargs)
     guards: list[Guard] = []
     inputs = _mapped((args, kwargs), Tensor, lambda x: _Input(x, guards))
+    region = _Region(function, inputs, draws)
     start = next_seq()
-    outputs = function(*args, **kwargs)
-    _Region(function, inputs, draws).drop_saves(_records(outputs, start), tuple(guards))
+    with casting(region.casts), noting(region.noted, again=False):
+        outputs = function(*args, **kwargs)
+    region.drop_saves(_records(outputs, start), tuple(guards))
     return outputs
 
 
@@ -105,6 +116,9 @@ class _Region:
         self.function = function
         self.inputs = inputs  # (args, kwargs), with each tensor replaced by an _Input
         self.draws = draws
+        self.noted: deque[Any] = deque()  # by `same_again` in the first run
+        casts = current_casts()
+        self.casts = None if casts is None else casts.apart()  # each run casts by itself
         self.marks: list[_Mark] = []  # of the first run's records
         self.dropped: list[int] = []  # the records whose saved values were dropped
 
@@ -129,7 +143,8 @@ class _Region:
         return saved if type(saved) is tuple else saved.made(remade)
 
     def _run_again(self) -> dict[int, Saved]:
-        with enable_grad(), recomputing(), self.draws():
+        noted = noting(deque(self.noted), again=True)
+        with enable_grad(), recomputing(), casting(self.casts), noted, self.draws():
             args, kwargs = _mapped(self.inputs, _Input, _Input.handle)
             start = next_seq()
             records = _records(self.function(*args, **kwargs), start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -14,13 +15,15 @@ from gtensor.system.bus import bus, heard
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Params
+    from gtensor.engine.casting import Casts
     from gtensor.engine.levels import Level
     from gtensor.engine.op import Op
     from gtensor.engine.tape import Node
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Of a `grad_mode`: its mark, the mode before it, the block around it.
-_Block: TypeAlias = "tuple[object, bool, _Block | None]"
+T = TypeVar("T")
+# Of a `Block`: its mark, the mode before it, the block around it.
+_Block: TypeAlias = "tuple[object, Any, _Block | None]"
 
 
 _recording = ContextVar("grad_enabled", default=True)
@@ -29,10 +32,16 @@ record_ops = _recording.set
 _blocks: ContextVar[_Block | None] = ContextVar("blocks", default=None)
 innermost = _blocks.get  # the innermost `grad_mode` of this thread or task
 _set_innermost = _blocks.set
+_casts: ContextVar[Casts | None] = ContextVar("casts", default=None)
+current_casts = _casts.get  # of the `autocast` block that this thread or task runs
+set_casts = _casts.set
 
 
 class _State(threading.local):
     recomputing = False
+    # of the running checkpointed functions, outermost first: (what `same_again` has returned there,
+    # whether it is the second run)
+    noted: tuple[tuple[deque[Any], bool], ...] = ()
     differentiated: frozenset[Node] = frozenset()  # arguments of functions that `grad` is running
     levels: tuple[Level, ...] = ()  # of the running transforms, innermost last
     apart: set[int] | None = None  # `seq` of nodes that depend on none of `differentiated`
@@ -54,41 +63,63 @@ def execute(op: Op, device: Device, arrays: Sequence[Any], params: Params) -> An
     return path(*arrays, **params)
 
 
-def _restore(before: _Block) -> None:
-    """The mode, then the block, that were before."""
-    _, mode, block = before
-    record_ops(mode)
-    _set_innermost(block)
-
-
-class grad_mode(contextlib.ContextDecorator):
-    """Ops in the block (or the decorated function) are recorded or not, in this thread.
+class Block(contextlib.ContextDecorator):
+    """Another mode in the block or the decorated function, in this thread or asynchronous task.
 
     An interrupt at the entry of `__exit__` skips the reset of the mode. `__del__` then resets it
     when this object is collected with the traceback, unless another block set the mode meanwhile.
     """
 
     _mark: object = ""  # if an interrupt ends `__init__`; equals no block's mark
+    # Of a kind of modes: reads and sets the mode, reads and sets the innermost block.
+    _read: Callable[[], Any]
+    _set: Callable[[Any], object]
+    _innermost: Callable[[], _Block | None]
+    _set_innermost: Callable[[_Block | None], object]
 
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
+    def __init__(self) -> None:
         self._mark = object()
 
+    def _mode(self) -> Any:
+        """The mode in the block that is entered."""
+        raise NotImplementedError
+
     def __enter__(self) -> None:
-        _set_innermost((self._mark, grad_enabled(), innermost()))
-        record_ops(self._enabled)
+        mode = self._mode()
+        self._set_innermost((self._mark, self._read(), self._innermost()))
+        self._set(mode)
 
     def __exit__(self, *exception: object) -> None:
-        block = innermost()
+        block = self._innermost()
         while block is not None and block[0] is not self._mark:
             block = block[2]  # an inner block that an interrupt ended, or that ended out of order
         if block is not None:
-            _restore(block)
+            self._restore(block)
 
     def __del__(self) -> None:
-        block = innermost()
+        block = self._innermost()
         if block is not None and block[0] is self._mark:
-            _restore(block)
+            self._restore(block)
+
+    def _restore(self, before: _Block) -> None:
+        """The mode, then the block, that were before."""
+        _, mode, block = before
+        self._set(mode)
+        self._set_innermost(block)
+
+
+class grad_mode(Block):
+    """Ops in the block (or the decorated function) are recorded or not, in this thread."""
+
+    _read, _set = staticmethod(grad_enabled), staticmethod(record_ops)
+    _innermost, _set_innermost = staticmethod(innermost), staticmethod(_set_innermost)
+
+    def __init__(self, enabled: bool) -> None:
+        super().__init__()
+        self._enabled = enabled
+
+    def _mode(self) -> bool:
+        return self._enabled
 
     def _recreate_cm(self) -> grad_mode:
         """A new block for each call of a decorated function."""
@@ -138,7 +169,7 @@ class set_grad_enabled(grad_mode):
     def __call__(self, function: F) -> F:
         # as a decorator it changes the mode in the function's calls only
         if self._before is not None:
-            _restore(self._before)
+            self._restore(self._before)
             self._before = None
         return super().__call__(function)
 
@@ -146,6 +177,17 @@ class set_grad_enabled(grad_mode):
 def is_grad_enabled() -> bool:
     """Whether this thread records ops."""
     return grad_enabled()
+
+
+@contextlib.contextmanager
+def casting(casts: Casts | None) -> Iterator[None]:
+    """Within the block, in this thread, cast as by `casts`, or not at all."""
+    before = current_casts()
+    set_casts(None if casts is None else casts.apart())
+    try:
+        yield
+    finally:
+        set_casts(before)
 
 
 @contextlib.contextmanager
@@ -167,6 +209,30 @@ def recomputing() -> Iterator[None]:
         yield
     finally:
         STATE.recomputing = before
+
+
+@contextlib.contextmanager
+def noting(values: deque[Any], again: bool) -> Iterator[None]:
+    """A checkpointed function runs: `same_again` notes its values, or returns the noted ones."""
+    before = STATE.noted
+    STATE.noted = ((values, True),) if again else (*before, (values, False))
+    try:
+        yield
+    finally:
+        STATE.noted = before
+
+
+def same_again(value: T) -> T:
+    """The value; in the second run of a checkpointed function, that of this call in the first.
+
+    For state that a module replaces between the runs, such as an attention context.
+    """
+    for values, again in STATE.noted:
+        if not again:
+            values.append(value)
+        elif values:  # else the second run makes more calls, and its records are refused
+            value = values.popleft()
+    return value
 
 
 def is_recomputing() -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from gtensor.engine.context import STATE, grad_enabled
+from gtensor.engine.context import STATE, casting, current_casts, grad_enabled
 from gtensor.engine.errors import LevelError
 from gtensor.engine.stand_in import StandIn
 from gtensor.engine.storage import Storage
@@ -149,6 +149,9 @@ class Level:
         """Run an op on inputs of which one at least is a handle of this level."""
         if store is not None and not isinstance(store, KeptExtras):
             self.refuse_write(op.name)
+        if current_casts() is not None:  # rules run in the dtypes of the inputs
+            with casting(None):
+                return self.bind(op, inputs, params, store)
         tracked = False
         for x in inputs:
             if isinstance(x, Traced) and x._node is not None and x._level is self:

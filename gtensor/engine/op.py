@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 Samples: TypeAlias = "Callable[..., Iterable[Sample]] | Sequence[Sample]"
 
-_IN_TEXT = ("cpu", "gpu", "composed", "complex", "view")  # facts on which a call's text depends
+# Facts on which a call's text depends.
+_IN_TEXT = ("cpu", "gpu", "composed", "complex", "view", "autocast")
 REQUIRED: Any = object()  # a rule must be given, or be None on purpose
 
 registry: dict[str, Op] = {}
@@ -59,6 +60,7 @@ class Op:
         floating: bool = False,
         variadic: bool = False,
         complex: bool = False,
+        autocast: str | None = None,
         owns: bool = False,
         moves: bool = False,
         doc: str | None = None,
@@ -66,6 +68,9 @@ class Op:
         for label, rule in (("cpu", cpu), ("gpu", gpu), ("samples", samples)):
             if rule is REQUIRED:
                 raise TypeError(f"op {name!r} has no {label}; give it, or None on purpose")
+        if autocast not in (None, "low", "float32"):
+            raise TypeError(f"op {name!r} was given autocast={autocast!r}; wanted 'low', 'float32' "
+                            "or None")
         self.name = self.__name__ = name
         self.cpu = cpu
         self.gpu = gpu
@@ -79,6 +84,7 @@ class Op:
         self.floating = floating
         self.variadic = variadic
         self.complex = complex
+        self.autocast = autocast
         self.owns = owns
         self.moves = moves
         self.storage = FRESH if owns else GIVEN  # of outputs that are not views
@@ -255,6 +261,8 @@ def op(
         owns: the paths return new memory, never an input, a view (without `view=True`), or an array
             that is kept elsewhere. Then a later op may overwrite it, as in-place batch norm does.
             The default is True for gtensor's own ops only.
+        autocast: to what `gt.autocast` casts inputs of half types and float32: "low" is the block's
+            dtype, "float32" is float32 (unless the parameter `dtype` is given), None casts nothing.
         complex: the derivative rule holds for complex values too (without it, a gradient through
             complex values is refused). The gradient of a real loss L is dL/dRe + i dL/dIm.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from gtensor.array.creation import arange
+from gtensor.array.creation import arange, zeros
 from gtensor.checkpoint import CheckpointMismatch, safe_open
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
@@ -17,8 +17,10 @@ from gtensor.nn.blocks.rotary import RotaryPositions
 from gtensor.nn.blocks.transformer import NORMS, KVCache, TransformerBlock
 from gtensor.nn.blocks.workspaces import Block
 from gtensor.nn.containers import ModuleList
+from gtensor.nn.context import SharedAttentionContext
 from gtensor.nn.layers import DeviceLike, Dropout, Embedding, Linear
 from gtensor.nn.module import Module
+from gtensor.nn.parameter import Parameter
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -71,7 +73,8 @@ class GPT(Block):
         self.embedding = Embedding(c.vocabulary, c.width, **place)
         self.positions = None if c.rotary else Embedding(c.length, c.width, **place)
         self.dropout = Dropout(c.dropout)
-        context = None
+        context = SharedAttentionContext(
+            c.width, strength=Parameter(zeros((), **place))) if c.context else None
         rotary: RotaryPositions | bool = c.rotary
         self.blocks = ModuleList()
         for _ in range(c.layers):

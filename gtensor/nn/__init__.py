@@ -33,6 +33,7 @@ from gtensor.nn.containers import (
     ParameterList,
     Sequential,
 )
+from gtensor.nn.context import SharedAttentionContext
 from gtensor.nn.convolution import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
 from gtensor.nn.layers import Dropout, Embedding, Flatten, Linear
 from gtensor.nn.losses import (
@@ -76,6 +77,7 @@ __all__ = [
     "LayerNorm", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d",
     "MaxPool2d", "Mish", "Mismatch", "Module", "ModuleDict", "ModuleList", "MultiheadAttention",
     "NLLLoss", "PReLU", "Parameter", "ParameterDict", "ParameterList", "RMSNorm", "ReLU", "ReLU6",
-    "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Softsign", "Tanh",
-    "TransformerEncoderLayer", "Upsample", "functional", "init", "utils",
+    "Sequential", "SharedAttentionContext", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax",
+    "Softplus", "Softsign", "Tanh", "TransformerEncoderLayer", "Upsample", "functional", "init",
+    "utils",
 ]

@@ -46,7 +46,7 @@ from gtensor.ops.attention.attention import scaled_dot_product_attention
 from gtensor.ops.attention.rotary import rotary_embedding
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.conv.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
-from gtensor.ops.elementwise import erf as _special
+from gtensor.ops.elementwise import exponentials
 from gtensor.ops.linalg.feed_forward import feed_forward
 from gtensor.ops.linalg.linear import linear
 from gtensor.ops.linalg.norms import vector_norm
@@ -93,7 +93,7 @@ def tanh(input: Tensor) -> Tensor:
 
 def erf(input: Tensor) -> Tensor:
     """The error function, elementwise (within 3.5 units in the last place)."""
-    return _special.erf(input)
+    return exponentials.erf(input)
 
 
 def normalize(

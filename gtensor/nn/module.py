@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from gtensor.array.creation import zeros
+from gtensor.engine.cached_values import CachedValue
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
 from gtensor.nn.conversion import Movable, value_of
 from gtensor.nn.hooks import Hooked
 from gtensor.nn.parameter import Parameter
+from gtensor.ops.updates.optimizer_kernels import total_norm
 from gtensor.system.documents import UNLOADED, Facts
 
 
@@ -41,6 +44,7 @@ class Module(Movable, Hooked):
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
     _transient: set[str]
+    _late_buffers: Mapping[str, tuple[int, ...]] = {}  # made only while it runs: name -> shape
 
     def __init__(self) -> None:
         for name, value in (("_parameters", {}), ("_buffers", {}), ("_modules", {}),
@@ -238,6 +242,18 @@ class Module(Movable, Hooked):
                     seen.add(id(value))
                     yield _joined(path, name), value
 
+    def weight_norm(self) -> Tensor:
+        """The Euclidean norm of all parameters together, 0-d, float32 or wider, without history.
+
+        It is kept until one of them is written through gtensor, as `Parameter.norm`. Without
+        parameters it is 0. Raises DeviceError for parameters on different devices.
+        """
+        parameters = tuple(self.parameters())
+        if not parameters:
+            return zeros(())
+        kept = self.__dict__.setdefault("_weight_norm", CachedValue())
+        return kept.get(parameters, lambda: total_norm(parameters)[0])
+
     # -- state ------------------------------------------------------------------------------------
 
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
@@ -257,33 +273,46 @@ class Module(Movable, Hooked):
         Args:
             state_dict: by dotted name; tensors, or anything that `gtensor.asarray` takes; PyTorch's
                 parameters, too.
-            strict: whether the names must be exactly the module's own.
+            strict: whether the names must be exactly the module's own. Of a buffer that a module
+                makes only while it runs, an absent name means that there is none yet.
 
         Raises ValueError, with nothing changed, which lists every missing or unexpected name (if
         strict) and every shape that differs.
         """
         places = {_joined(path, name): value for path, module in self._walk()
                   for name, value in module._saved()}
+        late = {_joined(path, name): (module, name) for path, module in self._walk()
+                for name in module._late_buffers}
         Facts(f"the state given to {type(self).__name__}", state_dict, UNLOADED)
-        mismatch = Mismatch([name for name in places if name not in state_dict],
-                            [name for name in state_dict if name not in places])
-        values = {name: value_of(state_dict[name]) for name in places if name in state_dict}
+        mismatch = Mismatch(
+            [name for name in places if name not in state_dict and name not in late],
+            [name for name in state_dict if name not in places and name not in late])
+        values = {name: value_of(state_dict[name]) for name in (*places, *late)
+                  if name in state_dict}
         wrong = []
         if strict:
             wrong += [f"{what} {', '.join(map(repr, names))}" for what, names in
                       zip(("missing", "unexpected"), mismatch, strict=True) if names]
-        wrong += [f"{name!r} has shape {value.shape}, wanted {places[name].shape}"
-                  for name, value in values.items() if value.shape != places[name].shape]
+        shapes = {name: value.shape for name, value in places.items()}
+        shapes |= {name: module._late_buffers[own] for name, (module, own) in late.items()}
+        wrong += [f"{name!r} has shape {value.shape}, wanted {shapes[name]}"
+                  for name, value in values.items() if value.shape != shapes[name]]
         if wrong:
             raise ValueError(f"the state given does not fit {type(self).__name__}: "
                              f"{'; '.join(wrong)}; nothing was loaded")
         for value in values.values():
             value._refuse_cut("load_state_dict()")
         with no_grad():
+            home = next((place.device for place in places.values()), None)
             ready = {name: value.detach().to(places[name].device).to(places[name].dtype)
+                     if name in places else value.detach().to(home or value.device).clone()
                      for name, value in values.items()}
             for name, value in ready.items():
-                places[name][...] = value
+                if name in places:
+                    places[name][...] = value
+            for name, (module, own) in late.items():
+                if name not in places or strict and name not in ready:
+                    module._buffers[own] = ready.get(name)
         return mismatch
 
     def _saved(self) -> Iterator[tuple[str, Tensor]]:
@@ -323,7 +352,7 @@ class Module(Movable, Hooked):
     def apply(self, fn: Callable[[Module], object]) -> Self:
         """Call `fn` on this module and all below, inner before outer. Returns the module."""
         for module in self.children():
-            module.apply(fn)
+            Module.apply(module, fn)  # a module below may use the name for its own purpose
         fn(self)
         return self
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gtensor.array.creation import tensor
+from gtensor.engine.cached_values import CachedValue
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.updates.optimizer_kernels import total_norm
 
 if TYPE_CHECKING:
     from gtensor.engine.typing import Operand
@@ -20,7 +22,9 @@ class Parameter(Tensor):
     TypeError for integers with requires_grad.
     """
 
-    __slots__ = ()
+    __slots__ = ("_norm",)
+
+    _norm: CachedValue[Tensor]  # absent before the first call of `norm`
 
     def __new__(cls, data: Operand, requires_grad: bool = True) -> Parameter:
         made = super().__new__(cls)
@@ -43,6 +47,17 @@ class Parameter(Tensor):
         for name in _FIELDS:
             setattr(self, name, getattr(source, name))
         self._storage.join(self)  # so that no op overwrites the memory
+
+    def norm(self) -> Tensor:
+        """The Euclidean norm of all elements, 0-d, float32 or wider, without history.
+
+        It is computed once and kept until the memory is written through gtensor: by an optimizer,
+        a load or any op in place. Nothing waits for the GPU.
+        """
+        kept = getattr(self, "_norm", None)
+        if kept is None:
+            kept = self._norm = CachedValue()
+        return kept.get((self,), lambda: total_norm((self,))[0])
 
     def __reduce__(self) -> tuple[object, ...]:
         self._refuse_history("pickle")

@@ -1,4 +1,5 @@
-"""Clipping of gradients in place (PyTorch's `nn.utils`), and activation checkpointing."""
+"""Clipping of gradients in place, weight normalization (PyTorch's), and activation checkpointing.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +8,16 @@ from math import inf, isfinite
 from typing import TypeVar
 
 from gtensor.array.creation import zeros
-from gtensor.engine.bind import Extras, bind
+from gtensor.engine.cached_values import CachedValue
 from gtensor.engine.checkpointing import run_region
-from gtensor.engine.context import no_grad
+from gtensor.engine.context import grad_enabled, no_grad
 from gtensor.engine.in_place import write_all
+from gtensor.engine.levels import Traced
 from gtensor.engine.tensor import Tensor
+from gtensor.nn.module import Module
+from gtensor.nn.parameter import Parameter
 from gtensor.ops.build.arguments import refuse_unsupported
+from gtensor.ops.linalg.norms import vector_norm, weight_norm_op
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.random import repetition
 
@@ -44,17 +49,14 @@ def clip_grad_norm_(
     gradients = _gradients(parameters)
     if not gradients:
         return zeros(())
+    norm, factor = optimizer_kernels.total_norm(gradients, order, float(max_norm))
     with no_grad():
-        kept = Extras()
-        norm = bind(optimizer_kernels.norm, tuple(gradients), {
-            "order": order, "most": float(max_norm)}, kept)
         if error_if_nonfinite and not isfinite(norm.item()):
             raise ValueError(f"the norm of order {order if order < inf else 'inf'} of the gradients"
                              f" is {norm.item()}, so they cannot be clipped; find the op with "
                              "gt.detect_anomaly()")
-        (factor,) = kept.extras
         if factor.device.type != "cpu" or factor.item() != 1:
-            for some in _by_dtype(gradients):
+            for some in by_dtype(gradients):
                 write_all(optimizer_kernels.scale, some, [factor], {})
     return norm
 
@@ -67,11 +69,11 @@ def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -
     if not clip_value >= 0:
         raise ValueError(f"clip_value={clip_value} given; wanted a number of 0 or more")
     with no_grad():
-        for some in _by_dtype(_gradients(parameters)):
+        for some in by_dtype(_gradients(parameters)):
             write_all(optimizer_kernels.clip, some, [], {"options": [{"limit": float(clip_value)}]})
 
 
-def _by_dtype(gradients: list[Tensor]) -> list[list[Tensor]]:
+def by_dtype(gradients: list[Tensor]) -> list[list[Tensor]]:
     """The gradients in lists of one device and dtype."""
     found: dict[object, list[Tensor]] = {}
     for gradient in gradients:
@@ -125,3 +127,110 @@ def checkpoint(
         raise TypeError(f"checkpoint was given {type(function).__name__} as its function; wanted "
                         "something to call")
     return run_region(function, inputs, kwargs, repetition())
+
+
+# -- weight normalization --------------------------------------------------------------------------
+
+
+M = TypeVar("M", bound=Module)
+
+
+class _WeightNorm:
+    """The pre-hook of a module whose parameter `name` is computed from two others."""
+
+    def __init__(self, name: str, axis: tuple[int, ...], whole: bool) -> None:
+        self.name = name
+        self.axis = axis  # along which norms are taken
+        self.whole = whole  # whether all of the parameter has one norm
+        self.norms: CachedValue[Tensor] = CachedValue()
+        self.weights: CachedValue[Tensor] = CachedValue()
+
+    def __call__(self, module: Module, args: tuple[object, ...]) -> None:
+        object.__setattr__(module, self.name, self.weight(module))
+
+    def parts(self, module: Module) -> tuple[Parameter, Parameter]:
+        """The length and the direction."""
+        found = [module.get_parameter(self.name + end) for end in ("_g", "_v")]
+        return found[0], found[1]
+
+    def weight(self, module: Module) -> Tensor:
+        """The weight, recorded; what needs no gradient is kept until a part is written."""
+        g, v = self.parts(module)
+        if isinstance(g, Traced) or isinstance(v, Traced):
+            return weight_norm_op(v, g, None, axis=self.axis)
+        if not grad_enabled() or not (g.requires_grad or v.requires_grad):
+            return self.weights.get((g, v), lambda: self._made(g, v))
+        return self._made(g, v)
+
+    def _made(self, g: Parameter, v: Parameter) -> Tensor:
+        return weight_norm_op(v, g, self.norm_of(v), axis=self.axis)
+
+    def norm_of(self, v: Parameter) -> Tensor:
+        """The norms of v, without history, in its dtype."""
+        if self.whole:
+            return v.norm().to(v.dtype)
+        return self.norms.get((v,), lambda: self._norms(v))
+
+    def _norms(self, v: Parameter) -> Tensor:
+        with no_grad():
+            return vector_norm(v, axis=self.axis, keepdims=True)
+
+
+def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
+    """Let a parameter be g * v / |v|: its length and its direction are learned apart.
+
+    Args:
+        module: its parameter `name` is replaced by `name`_g and `name`_v, with which the weight
+            has the value it had. Before each call of the module the weight is computed of them.
+        name: of the parameter.
+        dim: the axis whose indices have a norm each; None for one norm of the whole parameter.
+
+    Names and shapes of the state are those of PyTorch's function of this name. The norms are kept
+    while v is not written, and without gradients the weight, too. Returns the module.
+
+    Raises ValueError if there is no such parameter, or for a `dim` that it does not have.
+
+    Source: Salimans and Kingma, "Weight normalization", 2016.
+    """
+    weight = module._parameters.get(name)
+    if weight is None:
+        raise ValueError(f"weight_norm was given {name!r} of {type(module).__name__}, which has no "
+                         "parameter of that name (or has its norm apart already); wanted one")
+    if dim is not None and not 0 <= dim < weight.ndim:  # -1 is PyTorch's name for None
+        raise ValueError(f"weight_norm was given dim={dim} for {name!r} of shape {weight.shape}; "
+                         "wanted one of its axes, counted from 0, or None")
+    axis = tuple(i - weight.ndim for i in range(weight.ndim) if i != dim)
+    hook = _WeightNorm(name, axis, dim is None)
+    with no_grad():
+        g = weight.norm().to(weight.dtype) if dim is None else vector_norm(
+            weight, axis=axis, keepdims=True)
+        parts = Parameter(g.clone(), weight.requires_grad), Parameter(weight.clone())
+    delattr(module, name)
+    for end, part in zip(("_g", "_v"), parts, strict=True):
+        module.register_parameter(name + end, part)
+        part.requires_grad_(weight.requires_grad)
+    with no_grad():
+        hook(module, ())
+    module.register_forward_pre_hook(hook)
+    return module
+
+
+def remove_weight_norm(module: M, name: str = "weight") -> M:
+    """Make the weight a parameter again, with the value that it has. Returns the module.
+
+    Raises ValueError if `weight_norm` was not applied to it.
+    """
+    hooks = {hook.function: key for key, hook in module._forward_pre_hooks.items()
+             if isinstance(hook.function, _WeightNorm) and hook.function.name == name}
+    if not hooks:
+        raise ValueError(f"remove_weight_norm was given {name!r} of {type(module).__name__}, to "
+                         "which weight_norm was not applied; wanted a name to which it was")
+    ((found, key),) = hooks.items()
+    trained = any(part.requires_grad for part in found.parts(module))
+    with no_grad():
+        weight = Parameter(found.weight(module).clone(), trained)
+    del module._forward_pre_hooks[key]
+    for end in ("_g", "_v", ""):
+        delattr(module, name + end)
+    module.register_parameter(name, weight)
+    return module

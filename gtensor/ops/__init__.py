@@ -1,8 +1,8 @@
 """The op definitions by family, and the public functions over them: each module's `__all__`.
 
 Importing a family defines its ops, so every op has its name from the start. The public functions
-over the ops of networks are in `gtensor.nn.functional`. The recurrent family is imported with
-`gtensor.nn`, as few programs need it.
+over the ops of networks are in `gtensor.nn.functional`. The recurrent family and the attention
+context are imported with `gtensor.nn`, as few programs need them.
 """
 
 from __future__ import annotations

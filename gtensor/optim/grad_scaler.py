@@ -12,6 +12,7 @@ from gtensor.backend import get_device
 from gtensor.engine.context import no_grad
 from gtensor.engine.in_place import write_all
 from gtensor.engine.tensor import Tensor
+from gtensor.nn.utils import by_dtype
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.system.documents import UNLOADED, Facts
 
@@ -127,22 +128,18 @@ class GradScaler:
         if not self._enabled:
             return
         self._enter(optimizer, _UNSCALED)
-        gradients: dict[Device, dict[Any, list[Tensor]]] = {}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                grad = parameter.grad
-                if grad is not None:
-                    gradients.setdefault(grad.device, {}).setdefault(grad.dtype, []).append(grad)
+        gradients = [parameter.grad for group in optimizer.param_groups
+                     for parameter in group["params"] if parameter.grad is not None]
         found = self._found.setdefault(optimizer, {})
         with no_grad():
-            for device, kinds in gradients.items():
+            for some in by_dtype(gradients):
+                device = some[0].device
                 scale = self._placed(device).to(device)
                 if device not in found:
                     self._refuse_capture(device)
                     found[device] = device.fill(device.empty((), "float32", "GradScaler"), 0)
                 flag = asarray(found[device], device=device)
-                for some in kinds.values():
-                    write_all(optimizer_kernels.unscale, [*some, flag], [scale], {})
+                write_all(optimizer_kernels.unscale, [*some, flag], [scale], {})
         if gradients:
             self._stages[optimizer] = _UNSCALED
 
@@ -176,6 +173,11 @@ class GradScaler:
         return result
 
     def _stepped(self, optimizer: Optimizer, found: dict[Device, Array]) -> Any:
+        """The step, unless a flag of a device says that a gradient is infinite or NaN.
+
+        On one CUDA device the update's kernel reads the flag; on the CPU, and with gradients on
+        several devices, Python does, which waits for them.
+        """
         if len(found) > 1 or "cpu" in [device.type for device in found]:
             bad = any(asarray(flag, device=device).item() for device, flag in found.items())
             return None if bad else optimizer.step()

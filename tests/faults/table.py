@@ -24,6 +24,7 @@ from . import (
     checks,
     checks_files,
     plants,
+    plants_context,
     plants_files,
     plants_interrupts,
     plants_numbers,
@@ -120,6 +121,7 @@ class Fault:
 
 _STATES = "engine.test_graph_states"
 _WALK = "engine.test_walk"
+_CONTEXT = "nn.test_attention_context"
 _PLACES = "engine.test_places"
 _HIGHER = "engine.test_higher_order"
 _LAYOUTS = "ops.elementwise.test_ufunc_layouts"
@@ -423,6 +425,31 @@ FAULTS = [
           ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
     Fault("a kernel keeps its launch bound", plants.launch_bounds_are_forgotten,
           ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
+    # attention contexts
+    Fault("an update writes no context that an open tape has saved",
+          plants_context.saved_contexts_written,
+          ByTest(_CONTEXT, "test_no_update_writes_what_an_open_tape_has_saved", dtype="float32",
+                 device="cpu")),
+    Fault("a second run of a checkpoint has the contexts of the first",
+          plants_context.newest_context_in_a_second_run,
+          ByTest(_CONTEXT, "test_a_checkpoint_has_the_contexts_of_its_first_run", outer=True,
+                 nested=False, learned=True), raises=GradientError),
+    Fault("a checkpoint updates a context once", plants_context.updated_again_in_a_second_run,
+          ByTest(_CONTEXT, "test_a_checkpoint_has_the_contexts_of_its_first_run", outer=True,
+                 nested=False, learned=False)),
+    Fault("the gradient of a context's strength is a sum in float64",
+          plants_context.strength_summed_in_float32,
+          ByTest(_CONTEXT, "test_the_gradient_of_strength_is_added_up_in_float64", device="cpu")),
+    Fault("after warm-up a context takes memory for results alone",
+          plants_context.context_work_arrays_made_anew,
+          ByTest(_CONTEXT, "test_after_warm_up_only_results_are_allocated", learned=False,
+                 dtype="float32", device="cpu")),
+    Fault("a norm is of what a parameter has now", plants_context.versions_not_compared,
+          ByTest("nn.test_weight_norm", "test_a_norm_is_computed_once_for_what_is_not_written",
+                 write="an assignment", device="cpu")),
+    Fault("what is kept is of the same elements", plants_context.views_taken_for_one,
+          ByTest("nn.test_weight_norm",
+                 "test_derivatives_of_both_orders_and_transforms_are_right")),
 ]
 
 _HEAD = """# Planted faults

@@ -194,3 +194,38 @@ def test_a_change_is_named(rng):
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(0)
+
+
+PRODUCT = {"cublasGemmEx": 1}
+COPY = Counters(library=PRODUCT, copies={"device to device": 1}, bytes={"device to device": 10_240})
+CONTEXT_STEPS = {  # of an attention context, without and with a strength that is learned
+    "update": Counters(kernels={"context_rows<float>": 1, "gt_context_average": 1},
+                       library={"cublasGemmEx": 2}),
+    "apply": COPY, "apply, learned": Counters(kernels={"gt_context_add": 1}, library=PRODUCT),
+    "backward": COPY,
+    "backward, learned": Counters(
+        kernels={"context_dot<float>": 1, "context_dot_of_parts<float>": 1, "gt_context_add": 1},
+        library=PRODUCT)}
+
+
+@pytest.mark.parametrize("name", CONTEXT_STEPS)
+def test_attention_context(name, rng):
+    """Products, and one launch for the rest: of an update two, of a learned strength two more."""
+    learned = name.endswith("learned")
+    context = nn.SharedAttentionContext(32, strength=nn.Parameter(gt.tensor(0.5)) if learned
+                                        else 0.5)
+    x, g = (gt.tensor(rng.random((2, 40, 32), np.float32)) for _ in range(2))
+    context.update(x, g)
+    x.requires_grad_()
+    strengths = list(context.parameters())
+
+    def steps() -> None:
+        y = context.apply(x)
+        if name.startswith("backward"):
+            reset_counters()
+            y.backward(g)
+        x.grad = None
+        for strength in strengths:
+            strength.grad = None
+
+    check(cost((lambda: context.update(x, g)) if name == "update" else steps), CONTEXT_STEPS[name])

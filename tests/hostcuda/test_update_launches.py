@@ -128,6 +128,31 @@ def test_a_scaler_adds_two_launches():
     assert launches(step) == 1 + 1 + 3 + 1 + 1  # loss, gradients, clipping, update, scale
 
 
+def test_a_scaled_step_in_float16_waits_for_nothing():
+    """`launches` counts synchronizations, of which item() makes one; it refuses all."""
+    model = mlp()
+    optimizer, scaler = optim.AdamW(model.parameters()), optim.GradScaler()
+    x, target = gt.zeros((2, 512)), gt.zeros(2, "int64")
+    losses: list[gt.Tensor] = []
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with gt.autocast("float16"):
+            losses.append(nn.functional.cross_entropy(model(x), target))
+        scaler.scale(losses[-1]).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    def read() -> None:
+        step()
+        losses[-1].item()
+
+    assert launches(step)
+    assert losses[-1].dtype == gt.float32
+    with pytest.raises(AssertionError, match="no synchronization"):
+        launches(read)
+
+
 def test_averages_are_one_launch():
     ema = optim.EMA(trained("layer"))
     assert launches(ema.update) == 1

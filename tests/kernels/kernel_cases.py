@@ -75,6 +75,7 @@ def all_cases() -> list[Case]:
     """The table, in the order of kernels/."""
     # The case modules import the helpers above.
     import cases_bn_act
+    import cases_context
     import cases_convolution
     import cases_elementwise
     import cases_matmul
@@ -83,9 +84,9 @@ def all_cases() -> list[Case]:
     import cases_rows
     import cases_scan
 
-    return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_convolution.CASES,
-            *cases_bn_act.CASES, *cases_matmul.CASES, *cases_recurrent.CASES,
-            *cases_scan.CASES, *cases_multi_tensor.CASES]
+    return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_context.CASES,
+            *cases_convolution.CASES, *cases_bn_act.CASES, *cases_matmul.CASES,
+            *cases_recurrent.CASES, *cases_scan.CASES, *cases_multi_tensor.CASES]
 
 
 def parameters() -> list[Any]:

@@ -97,6 +97,25 @@ def test_reading_tokens_in_parts_is_reading_them_at_once():
         np.testing.assert_allclose(model.step(tokens[:, i], state).numpy(), wanted[:, i], atol=1e-5)
 
 
+def test_a_context_is_learned_by_all_blocks_and_read_by_steps():
+    gt.manual_seed(0)
+    model = GPT(GPTConfig(VOCABULARY, LAYERS, WIDTH, HEADS, length=LENGTH, context=True))
+    tokens = gt.tensor(np.random.default_rng(1).integers(0, VOCABULARY, (2, 5)))
+    optimizer = gt.optim.SGD(model.parameters(), lr=10.0)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(tokens) * model(tokens)).mean().backward()
+        optimizer.step()
+    strengths = [p for name, p in model.named_parameters() if name.endswith("strength")]
+    assert len(strengths) == 1 and strengths[0].item() != 0
+    wanted, state = model.eval()(tokens).numpy(), model.initial_state(2)
+    for i in range(5):
+        np.testing.assert_allclose(model.step(tokens[:, i], state).numpy(), wanted[:, i], atol=1e-5)
+    restored = GPT(model.config).eval()
+    restored.load_state_dict(model.state_dict())
+    assert np.array_equal(restored(tokens).numpy(), wanted)
+
+
 def test_a_greedy_continuation_is_the_likeliest_token_each_time():
     gt.manual_seed(1)
     model = GPT(SMALL).eval()

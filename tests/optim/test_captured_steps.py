@@ -11,6 +11,8 @@ import pytest
 
 import gtensor as gt
 from gtensor.backend.cuda import CudaDevice
+from gtensor.engine import casting as casting_module
+from gtensor.execution import graphs as graphs_module
 from gtensor.ops.activations import dropout as dropout_module
 from gtensor.optim import optimizer as optimizer_module
 
@@ -291,6 +293,34 @@ def test_a_captured_step_with_a_scaler_leaves_out_infinite_ones():
     wanted, wanted_state, wanted_count = steps(False)
     assert same(values, wanted) and state == wanted_state
     assert count == wanted_count == 5
+
+
+# -- mixed precision -------------------------------------------------------------------------------
+
+
+def test_a_replay_casts_the_weights_that_the_last_one_wrote():
+    """Within a block that cast them before the capture, and where replays write them later."""
+    training, other = Training(ADAMW), Training(ADAMW)
+    with gt.autocast("bfloat16"):
+        training.step()
+        training.net(training.x)
+        graph = captured(training.step)
+        training.net(training.x)
+        replayed = training.run(graph.replay)
+        after = training.net(training.x)
+    with gt.autocast("bfloat16", cache_enabled=False):
+        other.step()
+        wanted = other.run(other.step)
+        assert same([after.numpy()], [other.net(other.x).numpy()])
+    assert after.dtype == gt.bfloat16 and same(replayed, wanted)
+
+
+@pytest.mark.parametrize(("room", "name", "fault"), [
+    (graphs_module, "around_captures", [lambda: gt.random.repetition()()]),
+    (casting_module, "replayed", lambda *_: ())])
+def test_planted_fault_casts_that_replays_leave_are_seen(room: Any, name: str, fault: Any):
+    with patch.object(room, name, fault), pytest.raises((AssertionError, RuntimeError)):
+        test_a_replay_casts_the_weights_that_the_last_one_wrote()
 
 
 # -- planted faults --------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ class KVCache:
             raise ValueError(
                 f"a cache for {self.keys.shape[0]} sequences of {self.capacity} positions was given"
                 f" positions {start} to {stop} of {packed.shape[0]}; wanted no more than it holds")
+        packed = packed.to(self.keys.dtype)  # another one under `gt.autocast`
         tables = () if positions is None else positions.tables(start, stop - start, packed)
         y = cached_attention(packed, self.keys, self.values, start, *tables)
         self.length = stop
@@ -144,7 +145,7 @@ class TransformerBlock(Block):
         norm: "rms" or "layer".
         rotary: whether positions turn queries and keys; or the tables of a model's other blocks.
         context: what the layers before have learned of their features (`SharedAttentionContext`):
-            applied to the input, updated with input and output.
+            applied to the input; updated with input and output in training mode.
         workspace: that of the blocks that run before and after, to share its buffers.
 
     Sources: Xiong et al., "On layer normalization in the Transformer architecture", 2020; Touvron
@@ -214,7 +215,7 @@ class TransformerBlock(Block):
             with place("feed-forward output"):
                 h = self.dropout(self.linear2(h))
         y = residual + h
-        if self.context is not None:
+        if self.context is not None and self.training:
             self.context.update(x, y)
         return y
 

@@ -110,7 +110,7 @@ def _softplus(ns: Namespace, x: Array, *, factor: float, threshold: float) -> Ar
 
 
 softplus_op = formula_of(
-    "softplus", _softplus,
+    "softplus", _softplus, autocast="float32",
     slope=lambda ns, x, *, factor, threshold: ns.where(
         ns.greater(x * factor, threshold), 1, ns.sigmoid(x * factor)),
     gradient={

@@ -97,7 +97,7 @@ prelu_grad_weight = fused(
 )
 
 prelu_op = op(
-    "prelu", **paths(_PRELU),
+    "prelu", autocast="low", **paths(_PRELU),
     backward=pointwise(
         partial("x weight", lambda ns, g, x, w, out: ns.prelu_grad(g, x, w)),
         partial("x", "prelu_grad_weight")),

@@ -239,7 +239,7 @@ log_softmax_grad = op(
 )
 
 softmax_op = op(
-    "softmax", cpu=_softmax_cpu, floating=True,
+    "softmax", autocast="float32", cpu=_softmax_cpu, floating=True,
     gpu=_rows_path(raw("softmax.cu", "softmax_forward")),
     saves={"x": "out"}, backward=_softmax_backward, tangent=_softmax_tangent, batch=unchanged,
     samples=_AXES, reference=lambda torch, x, axis: torch.softmax(x, axis),
@@ -247,7 +247,7 @@ softmax_op = op(
 )
 
 log_softmax_op = op(
-    "log_softmax", cpu=_log_softmax_cpu, floating=True,
+    "log_softmax", autocast="float32", cpu=_log_softmax_cpu, floating=True,
     gpu=_rows_path(raw("softmax.cu", "log_softmax_forward")),
     saves={"x": "out"}, backward=_log_softmax_backward, tangent=_log_softmax_tangent,
     batch=unchanged,

@@ -1,4 +1,4 @@
-"""Attention."""
+"""Attention; its context is imported with `gtensor.nn`."""
 
 from gtensor.ops.attention import attention
 

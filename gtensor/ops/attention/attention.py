@@ -203,7 +203,7 @@ attention_grad = op(
 _NEEDED = "q k v mask out largest total"
 
 attention = op(
-    "attention", **placed(attention_path), extras="largest total",
+    "attention", autocast="low", **placed(attention_path), extras="largest total",
     saves=dict.fromkeys(("q", "k", "v", "mask"), _NEEDED),
     backward=_attention_backward, tangent=_attention_tangent, composed=_attention_composed,
     batch=_attention_batch,

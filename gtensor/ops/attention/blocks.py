@@ -61,6 +61,7 @@ class _Blocks:
         self._scratch = [self.device.workspace(matrices * self.rows * self.columns, self.work)
                          for _ in range(2)]
         self._outputs = matrices * self.rows * v.shape[-1]
+        self._factors = matrices * max(self.rows, self.columns) * max(q.shape[-1], v.shape[-1])
 
     def _broadcast(self, a: Array, last: tuple[int, ...]) -> Array:
         return self.xp.broadcast_to(a, (*self.lead, *last))
@@ -89,6 +90,12 @@ class _Blocks:
         found = a[batch][..., rows, :]
         return self.wide(found) if self.device.type == "cpu" else found
 
+    def over(self, x: Array, sums: Array) -> Array:
+        """Arrived gradients over the sums of their weights: fewer elements than weights have."""
+        out = self.factor(2, x.shape)
+        self.xp.divide(x, sums, out=out)
+        return out.astype(x.dtype, copy=False)
+
     def row_dots(self, a: Array, b: Array) -> Array:
         """The sums of a * b along the last axis, as a column."""
         return raw[self.device.type].vecdot(self.wide(a), self.wide(b))[..., None]
@@ -107,10 +114,24 @@ class _Blocks:
         """A work buffer for the output of a block."""
         return self.device.workspace(self._outputs, self.work)
 
+    @cached_property
+    def factor(self) -> Scratch:
+        """Work buffers for queries, keys and arrived gradients of a block."""
+        return self.device.workspace(self._factors, self.work, 3)
+
+    def scaled(self, which: int, x: Array) -> tuple[Array, float]:
+        """Factors and a number that times a product of them is the scale's.
+
+        BLAS would scale on the CPU, too, but by a call for each matrix.
+        """
+        if self.device.type != "cpu":
+            return x, self.scale
+        return np.multiply(x, self.scale, out=self.factor(which, x.shape)), 1.0
+
     def scores(self, batch: Key, rows: slice, columns: slice) -> Array:
         """scale * queries @ keys.mT, masked: a block that may be overwritten."""
-        queries, keys = self.part(self.q, batch, rows), self.part(self.k, batch, columns)
-        s = self.product(0, queries, keys, self.scale)
+        queries, scale = self.scaled(0, self.part(self.q, batch, rows))
+        s = self.product(0, queries, self.part(self.k, batch, columns), scale)
         if self.mask is not None:
             mask = self.mask[batch][..., rows, columns]
             if mask.dtype.kind == "b":
@@ -280,9 +301,8 @@ def _attend_backward(
     """Add to `sums` the gradients of q, k, v and mask through the outputs of some queries."""
     xp = blocks.xp
     g, attended, largest, total = known
-    queries, arrived = blocks.part(blocks.q, batch, rows), blocks.part(g, batch, rows)
-    # over the sums here, where there are fewer elements than weights
-    arrived = (arrived / total[batch][..., rows, :]).astype(arrived.dtype, copy=False)
+    queries, scale = blocks.scaled(0, blocks.part(blocks.q, batch, rows))
+    arrived = blocks.over(blocks.part(g, batch, rows), total[batch][..., rows, :])
     shift = blocks.row_dots(arrived, attended[batch][..., rows, :])
     for columns in blocks.column_blocks(rows):
         keys, values = (blocks.part(x, batch, columns) for x in (blocks.k, blocks.v))
@@ -300,8 +320,9 @@ def _attend_backward(
         change -= shift
         change *= p  # the gradient of the scores
         if sums[0] is not None:
-            blocks.add_product(sums[0], batch, rows, change, keys, blocks.scale)
+            scaled, alpha = blocks.scaled(1, keys)
+            blocks.add_product(sums[0], batch, rows, change, scaled, alpha)
         if sums[1] is not None:
-            blocks.add_product(sums[1], batch, columns, _swapped(change), queries, blocks.scale)
+            blocks.add_product(sums[1], batch, columns, _swapped(change), queries, scale)
         if sums[3] is not None:
             blocks.add(sums[3], batch, (rows, columns), change)

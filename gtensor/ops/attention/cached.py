@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gtensor.backend import Device
 from gtensor.engine.in_place import write
-from gtensor.engine.op import op
+from gtensor.engine.op import Op
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.attention.blocks import attention_path
@@ -70,10 +70,9 @@ def _attend_many(
     queries[...] = mixed.reshape(queries.shape)
 
 
-cached_attention_op = op(
+cached_attention_op = Op(
     "cached_attention", inputs="keys packed cos sin", **placed(_cached_attention_path),
-    backward=None, tangent=None, batch=None,
-    samples=None,  # it writes three of its inputs: tested through blocks
+    backward=None, tangent=None, samples=None,
     doc="Attention of new positions to those in a cache and to each other, at inference.",
 )
 

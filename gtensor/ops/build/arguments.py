@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from gtensor.engine.context import current_casts
 from gtensor.engine.tensor import Tensor
 
 
@@ -27,7 +30,8 @@ def want_tensors(name: str, **inputs: Tensor | None) -> None:
 def same_dtype(name: str, **tensors: Tensor | None) -> None:
     """Raise TypeError unless those that are there are Tensors of one floating dtype.
 
-    Called before their shapes are read, which a list lacks.
+    Under `gt.autocast` the op makes one dtype of float32 and half types. Called before their shapes
+    are read, which a list lacks.
     """
     first = None
     same = True
@@ -44,7 +48,15 @@ def same_dtype(name: str, **tensors: Tensor | None) -> None:
     except AttributeError:  # asking each would cost what trying does not
         want_tensors(name, **tensors)
         raise
+    if not same and (casts := current_casts()) is not None:
+        same = casts.unites([t.dtype for t in tensors.values() if t is not None])
     if not same:
         listed = ", ".join(
             f"{label} of dtype {t.dtype}" for label, t in tensors.items() if t is not None)
         raise TypeError(f"{name} was given {listed}; wanted one floating-point dtype")
+
+
+def autocast(policy: str, *inputs: Any) -> tuple[Any, ...]:
+    """Inputs of a function of several ops, cast as an op of that policy casts its own."""
+    casts = current_casts()
+    return inputs if casts is None else casts.cast(policy, inputs)

@@ -352,7 +352,8 @@ def _transposed_reference(
 
 
 conv2d_grad_input = op(
-    "conv2d_grad_input", inputs="g weight bias", cpu=_grad_input_cpu, gpu=on_gpu(_grad_input_gpu),
+    "conv2d_grad_input", autocast="low", inputs="g weight bias", cpu=_grad_input_cpu,
+    gpu=on_gpu(_grad_input_gpu),
     saves={"g": "weight", "weight": "g"},
     backward=_grad_input_backward, tangent=_bilinear_tangent("conv2d_grad_input"),
     batch=_weighted_batch(1),
@@ -371,7 +372,7 @@ conv2d_grad_weight = op(
 )
 
 conv2d_op = op(
-    "conv2d", inputs="x weight bias", cpu=_conv2d_cpu, gpu=on_gpu(_conv2d_gpu),
+    "conv2d", autocast="low", inputs="x weight bias", cpu=_conv2d_cpu, gpu=on_gpu(_conv2d_gpu),
     saves={"x": "weight", "weight": "x"},
     backward=_conv2d_backward, tangent=_bilinear_tangent("conv2d"), batch=_weighted_batch(0),
     samples=_samples("forward"), reference=_reference,

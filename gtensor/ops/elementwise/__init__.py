@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from gtensor.ops.elementwise.arithmetic import *
 from gtensor.ops.elementwise.comparison import *
 from gtensor.ops.elementwise.complex_parts import *
-from gtensor.ops.elementwise.erf import *
 from gtensor.ops.elementwise.exponentials import *
 from gtensor.ops.elementwise.rounding import *
 from gtensor.ops.elementwise.selection import *

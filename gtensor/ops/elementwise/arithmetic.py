@@ -79,7 +79,7 @@ square_grad = fused(
 )
 
 square = op(
-    "square", cpu=ufunc(np.square), gpu=cupy_function("square"), complex=True,
+    "square", autocast="float32", cpu=ufunc(np.square), gpu=cupy_function("square"), complex=True,
     backward=analytic(partial("x", lambda ns, g, x, out: ns.square_grad(g, x, out=out))),
     samples=unary(), reference=lambda torch, x: x * x, doc="x * x, elementwise.",
 )
@@ -140,7 +140,7 @@ pow_grad_exponent = fused(
 )
 
 power = op(
-    "power", cpu=ufunc(np.power), gpu=cupy_function("power"), complex=True,
+    "power", autocast="float32", cpu=ufunc(np.power), gpu=cupy_function("power"), complex=True,
     backward=analytic(
         partial("x1 x2", _pow_backward_base),
         partial("x1 out", lambda ns, g, x1, y, out: ns.pow_grad_exponent(g, x1, y, out=out))),

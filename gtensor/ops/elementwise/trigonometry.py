@@ -37,18 +37,19 @@ sin = smooth("sin", np.sin, lambda ns, g, x: g * ns.cos(x), "Sine, elementwise."
 cos = smooth("cos", np.cos, lambda ns, g, x: -(g * ns.sin(x)),
              "Cosine, elementwise.")
 tan = smooth("tan", np.tan, lambda ns, g, y: g * (1 + y * y),
-             "Tangent, elementwise.", of="out", draw=_inside, drawn=normal)
+             "Tangent, elementwise.", of="out", draw=_inside, drawn=normal, autocast="float32")
 asin = smooth("asin", np.arcsin, lambda ns, g, x: g / ns.sqrt((1 - x) * (1 + x)),
-              "Inverse sine, elementwise: angles in [-pi / 2, pi / 2].", draw=_inside)
+              "Inverse sine, elementwise: angles in [-pi / 2, pi / 2].", draw=_inside,
+              autocast="float32")
 acos = smooth("acos", np.arccos, lambda ns, g, x: -(g / ns.sqrt((1 - x) * (1 + x))),
-              "Inverse cosine, elementwise: angles in [0, pi].", draw=_inside)
+              "Inverse cosine, elementwise: angles in [0, pi].", draw=_inside, autocast="float32")
 atan = smooth("atan", np.arctan, lambda ns, g, x: g / (1 + x * x),
               "Inverse tangent, elementwise: angles in [-pi / 2, pi / 2].")
 
 sinh = smooth("sinh", np.sinh, lambda ns, g, x: g * ns.cosh(x),
-              "Hyperbolic sine, elementwise.")
+              "Hyperbolic sine, elementwise.", autocast="float32")
 cosh = smooth("cosh", np.cosh, lambda ns, g, x: g * ns.sinh(x),
-              "Hyperbolic cosine, elementwise.")
+              "Hyperbolic cosine, elementwise.", autocast="float32")
 tanh = smooth("tanh", np.tanh, lambda ns, g, y: g * (1 - y * y),
               "Hyperbolic tangent, elementwise.", of="out")
 asinh = smooth("asinh", np.arcsinh, lambda ns, g, x: g / ns.sqrt(1 + x * x),

@@ -93,7 +93,8 @@ def _bilinear(name: str) -> Path:
 
 
 vecdot_op = op(
-    "vecdot", cpu=_vecdot_cpu, gpu=_vecdot_gpu, complex=True, saves={"x1": "x2", "x2": "x1"},
+    "vecdot", autocast="low",
+    cpu=_vecdot_cpu, gpu=_vecdot_gpu, complex=True, saves={"x1": "x2", "x2": "x1"},
     backward=_vecdot_backward, tangent=_bilinear("vecdot"), batch=broadcasting,
     samples=[Sample(((5,), (5,))), Sample(((3, 4), (3, 4))), Sample(((2, 1, 3), (4, 3))),
              Sample(((0, 3), (3,))), Sample(((2, 0), (2, 0)))],

@@ -14,6 +14,7 @@ from math import prod
 from gtensor.array.creation import asarray
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import broadcast_to, permute_dims, reshape
+from gtensor.ops.build.arguments import autocast
 from gtensor.ops.elementwise.arithmetic import multiply
 from gtensor.ops.linalg.gemm import matmul
 from gtensor.ops.linalg.norms import diagonal
@@ -38,7 +39,7 @@ def einsum(subscripts: str, /, *operands: Tensor) -> Tensor:
     if not isinstance(subscripts, str):
         raise TypeError(f"einsum was given {type(subscripts).__name__} as subscripts; wanted a "
                         "text such as 'ij,jk->ik'")
-    tensors = [asarray(x) for x in operands]
+    tensors = autocast("low", *[asarray(x) for x in operands])
     terms, output, sizes, pairs = _plan(subscripts, tuple([x.shape for x in tensors]))
     parts = [_simple(x, term, sizes) for x, term in zip(tensors, terms, strict=True)]
     for pair in pairs:

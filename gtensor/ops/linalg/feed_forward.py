@@ -231,7 +231,7 @@ feed_forward_grads = op(
 _NEEDED = "x weight1 bias1 weight2 hidden kept"
 
 feed_forward_op = op(
-    "feed_forward", **placed(_forward_path), extras="hidden kept",
+    "feed_forward", autocast="low", **placed(_forward_path), extras="hidden kept",
     saves=dict.fromkeys(("x", "weight1", "bias1", "weight2"), _NEEDED),
     backward=_backward, tangent=_tangent, composed=_composed, batch=_batch, samples=_samples(),
     reference=_reference,

@@ -191,7 +191,7 @@ linear_grads = op(
 )
 
 linear_op = op(
-    "linear", **placed(_linear_path),
+    "linear", autocast="low", **placed(_linear_path),
     saves={"x": "weight", "weight": "x"}, backward=_linear_backward, tangent=linear_tangent,
     batch=linear_batch,
     samples=[Sample(((4, 3), (5, 3), (5,))), Sample(((4, 3), (5, 3), None)),

@@ -313,7 +313,8 @@ summed_matmul = op(
 )
 
 matmul_op = op(
-    "matmul", **placed(matmul_cpu, matmul_gpu), saves={"x1": "x2", "x2": "x1"}, complex=True,
+    "matmul", autocast="low",
+    **placed(matmul_cpu, matmul_gpu), saves={"x1": "x2", "x2": "x1"}, complex=True,
     backward=_matmul_backward, tangent=_matmul_tangent, batch=matmul_batch,
     samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
              Sample(((2, 1, 3, 2), (4, 2, 3))), Sample(((0, 3), (3, 2))), Sample(((2, 0), (0, 3)))],
@@ -321,7 +322,8 @@ matmul_op = op(
 )
 
 scaled_matmul = op(
-    "scaled_matmul", **placed(_scaled_path), saves={"x1": "x2", "x2": "x1"}, complex=True,
+    "scaled_matmul", autocast="low",
+    **placed(_scaled_path), saves={"x1": "x2", "x2": "x1"}, complex=True,
     backward=_matmul_backward, tangent=_matmul_tangent, batch=matmul_batch,
     samples=[Sample(((3, 4), (4, 5)), params={"alpha": 0.5}),
              Sample(((2, 3, 4), (4, 2)), params={"alpha": -2.0})],

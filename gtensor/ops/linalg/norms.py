@@ -9,11 +9,20 @@ import numpy as np
 
 from gtensor.array.creation import asarray
 from gtensor.backend.cuda import cupy
+from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, apart, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import expand_dims, linear_tangent
-from gtensor.ops.build.batching import trailing, unchanged
+from gtensor.ops.build.batching import (
+    Inputs,
+    Mapped,
+    aligned,
+    batch_size,
+    spread,
+    trailing,
+    unchanged,
+)
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.elementwise.complex_parts import abs as modulus
@@ -29,7 +38,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array, DTypeLike, Params
+    from gtensor.backend.typing import Array, DTypeLike, Params, Path
     from gtensor.engine.typing import Namespace, Step, Values
 
 __all__: list[str] = []  # the functions are public in gtensor.linalg
@@ -247,7 +256,8 @@ _ORDERS = [(2.0, normal), (1.0, apart), (3.5, apart), (0.5, apart), (1.5, apart)
            (inf, _sizes_apart), (-inf, _sizes_apart), (0.0, apart)]
 
 vector_norm_op = op(
-    "vector_norm", cpu=_norm_cpu, gpu=_norm_gpu, complex=True, floating=True, saves={"x": "x out"},
+    "vector_norm", autocast="float32",
+    cpu=_norm_cpu, gpu=_norm_gpu, complex=True, floating=True, saves={"x": "x out"},
     backward=_norm_backward, tangent=_norm_tangent, batch=unchanged,
     samples=[
         *(Sample(((3, 5),), draw, {"axis": (-1,), "keepdims": False, "order": order})
@@ -277,6 +287,72 @@ def vector_norm(
         order = 1.0  # the largest of no sizes is 0, as their sum
     return vector_norm_op(x, axis=axes, keepdims=keepdims, order=order)
 
+
+# -- weight normalization --------------------------------------------------------------------------
+
+
+def _weight_norm_path(
+    device: Device, v: Array, g: Array, norm: Array | None = None, *, axis: tuple[int, ...],
+    out: Array | None = None,
+) -> tuple[Array, Array]:
+    """v * (g / norm), and the norm along the axes, which is computed unless it is given."""
+    if norm is None:
+        norm = raw[device.type].vector_norm(v, axis=axis, keepdims=True, order=2.0)
+    if out is None:
+        out = device.empty(v.shape, v.dtype, "weight_norm")
+    return device.xp.multiply(v, device.xp.divide(g, norm), out=out), norm
+
+
+def _length(ns: Namespace, v: Any, axis: tuple[int, ...]) -> Any:
+    """The norm as a function of v."""
+    return ns.sqrt(ns.sum(ns.square(v), axis=axis, keepdims=True))
+
+
+def _weight_norm_backward(ns: Namespace, step: Step, d: Any) -> None:
+    v, g, norm, length = step.saved
+    axis = step.params["axis"]
+    norm = _length(ns, v, axis) if ns is recorded else length if norm is None else norm
+    work = ns.multiply(d, v)  # in the end the gradient of v
+    along = ns.divide(ns.sum(work, axis=axis, keepdims=True), norm)
+    if step.needs(0):
+        work = ns.multiply(v, ns.divide(along, norm), out=work)
+        work = ns.subtract(d, work, out=work)
+        step.give(0, ns.multiply(work, ns.divide(g, norm), out=work))
+    if step.needs(1):
+        step.give(1, along)
+
+
+def _weight_norm_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Any:
+    (v, g), (dv, dg) = primals[:2], tangents[:2]
+    norm = _length(ns, v, params["axis"])
+    unit = v / norm
+    terms = [] if dg is None else [dg * unit]
+    if dv is not None:
+        along = ns.sum(unit * dv, axis=params["axis"], keepdims=True)
+        terms.append((dv - unit * along) * (g / norm))
+    return terms[0] if len(terms) == 1 else ns.add(*terms)
+
+
+def _weight_norm_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    v, *others = aligned(ns, inputs, mapped)
+    return run(spread(ns, v, mapped[0], batch_size(inputs, mapped)), *others, **params)
+
+
+weight_norm_op = op(
+    "weight_norm", **placed(_weight_norm_path), extras="length", constants="norm",
+    saves={"v": "v g norm length", "g": "v norm length"}, backward=_weight_norm_backward,
+    tangent=_weight_norm_tangent, batch=_weight_norm_batch,
+    samples=[Sample(((3, 5), (3, 1), None), params={"axis": (-1,)}),
+             Sample(((2, 3, 4), (1, 3, 1), None), params={"axis": (-3, -1)}),
+             Sample(((4, 2), (), None), params={"axis": (-2, -1)})],
+    reference=lambda torch, v, g, norm, axis: v * (g / torch.linalg.vector_norm(
+        v, dim=axis, keepdim=True)),
+    doc="v * g / norm, the norm of v along axes, which may be given. Parameter: axis.",
+)
 
 # -- norms of matrices -----------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from gtensor.engine.samples import Sample, below, normal, positive
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
 from gtensor.ops.arrange.shape import from_end, resized
-from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.build.arguments import autocast, same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.losses import batching
@@ -268,7 +268,7 @@ soft_cross_entropy_dtarget = op(
 )
 
 soft_cross_entropy = op(
-    "soft_cross_entropy", **placed(_forward_path), extras="largest total",
+    "soft_cross_entropy", autocast="float32", **placed(_forward_path), extras="largest total",
     constants="weight",
     saves={"logits": "logits target weight largest total",
            "target": "logits weight largest total"},
@@ -567,7 +567,8 @@ cross_entropy_grad = op(
 )
 
 cross_entropy_op = op(
-    "cross_entropy", cpu=_cross_entropy_cpu, gpu=_cross_entropy_gpu, extras="largest total count",
+    "cross_entropy", autocast="float32",
+    cpu=_cross_entropy_cpu, gpu=_cross_entropy_gpu, extras="largest total count",
     constants="weight", saves={"logits": "logits target weight largest total count"},
     backward=_cross_entropy_backward, tangent=_cross_entropy_tangent,
     batch=batching.cross_entropy,
@@ -624,7 +625,7 @@ def nll_loss(
     check_reduction("nll_loss", reduction)
     same_dtype("nll_loss", input=input)
     check_targets("nll_loss", input, target, ignore_index)
-    constant = class_weights("nll_loss", input, weight)
+    input, constant = autocast("float32", input, class_weights("nll_loss", input, weight))
     classes = input.shape[class_axis(input.ndim)]
     losses = -pick_class(input, target, ignore_index=ignore_index, classes=classes)
     counts = (target != ignore_index).astype(computed_in(input.dtype))

@@ -21,7 +21,7 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, alike
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build import formula as data
-from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.build.arguments import autocast, same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size
 from gtensor.ops.build.fused import fused, paths
 from gtensor.ops.build.path_builders import tiles
@@ -129,10 +129,11 @@ def loss_ops(
         return partial(inputs, lambda ns, g, *given, out, **params: times(
             ns, g, *given, out=out, scale=1.0, **params))
 
-    each = op(name, **shared, backward=pointwise(*map(rule, due)), samples=samples,
-              reference=reference, doc=f"{doc}, elementwise.")
+    each = op(name, **shared, autocast="float32", backward=pointwise(*map(rule, due)),
+              samples=samples, reference=reference, doc=f"{doc}, elementwise.")
     total = op(
-        f"{name}_sum", inputs=inputs, cpu=_sum_cpu(shared["cpu"]), gpu=_sum_gpu(shared["gpu"]),
+        f"{name}_sum", autocast="float32",
+        inputs=inputs, cpu=_sum_cpu(shared["cpu"]), gpu=_sum_gpu(shared["gpu"]),
         saves=dict.fromkeys(names, inputs), **_sum_rules(due), batch=batching.summed(name),
         samples=[Sample(s.shapes, s.draws, {**s.params, "scale": 0.25}) for s in samples],
         reference=lambda torch, *tensors, scale, **params: scale * reference(
@@ -284,7 +285,7 @@ loss_gradient(
 )
 
 squared_error = op(
-    "squared_error", cpu=_squared_error_cpu, gpu=_squared_error_gpu,
+    "squared_error", autocast="float32", cpu=_squared_error_cpu, gpu=_squared_error_gpu,
     saves={"a": "a b", "b": "a b"},
     **_sum_rules([_partial(["a", "b"], f"squared_error_grad {ab}") for ab in ("a b", "b a")]),
     batch=batching.squares,
@@ -301,6 +302,7 @@ def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tenso
     """
     check_pair("mse_loss", reduction, input, target)
     if reduction == "none":
+        input, target = autocast("float32", input, target)
         return recorded.square(input - target)
     mean = 1 / input.size if input.size else float("nan")
     return squared_error(input, target, scale=mean if reduction == "mean" else 1.0)

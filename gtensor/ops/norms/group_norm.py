@@ -340,7 +340,7 @@ group_norm_dx = op(
 )
 
 group_norm_op = op(
-    "group_norm", cpu=forward_cpu, gpu=forward_gpu, extras="mean var",
+    "group_norm", autocast="float32", cpu=forward_cpu, gpu=forward_gpu, extras="mean var",
     saves={"x": "x weight mean var", "weight": "x mean var"},
     backward=_backward, tangent=_tangent, batch=batching.groups,
     samples=_samples(), reference=_reference,

@@ -101,7 +101,8 @@ layer_norm_dx = op(
 )
 
 layer_norm_op = op(
-    "layer_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="mean rstd",
+    "layer_norm", autocast="float32",
+    cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="mean rstd",
     saves={"x": "x weight mean rstd", "weight": "x mean rstd"},
     backward=_backward, tangent=_tangent, batch=batching.rows,
     samples=[Sample((shape, row, row) if row is not None else (shape, None, None),

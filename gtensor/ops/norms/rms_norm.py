@@ -132,7 +132,7 @@ rms_norm_dx = op(
 )
 
 rms_norm_op = op(
-    "rms_norm", inputs="x weight", cpu=_forward(paths.forward_cpu),
+    "rms_norm", autocast="float32", inputs="x weight", cpu=_forward(paths.forward_cpu),
     gpu=_forward(paths.forward_gpu), extras="rstd",
     saves={"x": "x weight rstd", "weight": "x rstd"}, backward=_backward, tangent=_tangent,
     batch=batching.rows,

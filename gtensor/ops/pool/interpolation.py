@@ -6,7 +6,7 @@ from math import floor
 from typing import Any
 
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.build.arguments import autocast, same_dtype
 from gtensor.ops.pool.adaptive_pool import adaptive_avg_pool1d, adaptive_avg_pool2d
 from gtensor.ops.pool.mixing import Made
 from gtensor.ops.pool.resample import resample
@@ -48,6 +48,7 @@ def interpolate(
     if mode == "area":
         return (adaptive_avg_pool1d(input, sizes) if axes == 1  # type: ignore[arg-type]
                 else adaptive_avg_pool2d(input, sizes))  # type: ignore[arg-type]
+    (input,) = autocast("float32", input)
     shrinking = sorted(range(-axes, 0), key=lambda axis: sizes[axis] / input.shape[axis])
     for axis in shrinking:  # so that the array in between is small
         old, new, ratio = input.shape[axis], sizes[axis], ratios[axis]

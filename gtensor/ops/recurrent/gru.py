@@ -353,7 +353,7 @@ gru_grad = op(
 _NAMES = "x h0 w_ih w_hh b_ih b_hh"
 
 gru_op = op(
-    "gru", cpu=_forward_cpu, gpu=on_gpu(_forward_gpu), extras="gates",
+    "gru", autocast="low", cpu=_forward_cpu, gpu=on_gpu(_forward_gpu), extras="gates",
     saves=dict.fromkeys(_NAMES.split(), f"{_NAMES} out gates"),
     backward=_backward, tangent=_tangent, composed=_composed, batch=_batch,
     samples=sequences.samples(3, 1), reference=_reference,

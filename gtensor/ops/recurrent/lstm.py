@@ -355,7 +355,7 @@ lstm_grad = op(
 _NAMES = "x h0 c0 w_ih w_hh b_ih b_hh"
 
 lstm_op = op(
-    "lstm", cpu=_forward_cpu, gpu=on_gpu(_forward_gpu), extras="gates cells",
+    "lstm", autocast="low", cpu=_forward_cpu, gpu=on_gpu(_forward_gpu), extras="gates cells",
     saves=dict.fromkeys(_NAMES.split(), f"{_NAMES} out gates cells"),
     backward=_backward, tangent=_tangent, composed=_composed, batch=_batch,
     samples=sequences.samples(4, 2), reference=_reference,

@@ -274,7 +274,7 @@ def broadcast_gradient(ns: Namespace, step: Step, g: Array) -> Array:
 
 
 _sum = op(
-    "sum", cpu=reduction_cpu("sum", np.add), gpu=_sum_gpu, complex=True,
+    "sum", autocast="float32", cpu=reduction_cpu("sum", np.add), gpu=_sum_gpu, complex=True,
     backward=lambda ns, step, g: step.give(0, broadcast_gradient(ns, step, g)),
     tangent=linear_tangent("sum"), batch=unchanged,
     samples=reduction_samples(), reference=torch_reduction("sum"),

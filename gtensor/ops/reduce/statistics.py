@@ -334,7 +334,8 @@ def _logsumexp_tangent(
 
 
 _logsumexp = op(
-    "logsumexp", cpu=_logsumexp_cpu, gpu=_logsumexp_gpu, floating=True, extras="largest total",
+    "logsumexp", autocast="float32",
+    cpu=_logsumexp_cpu, gpu=_logsumexp_gpu, floating=True, extras="largest total",
     saves={"x": "x largest total"},
     backward=_logsumexp_backward, tangent=_logsumexp_tangent, batch=unchanged,
     samples=reduction_samples(), reference=torch_reduction("logsumexp"),

@@ -189,7 +189,8 @@ def _cumulative_prod_tangent(
 
 
 _cumulative_prod = op(
-    "cumulative_prod", cpu=_cumulative_prod_cpu, gpu=partial(cumulative_gpu, "cumprod", 1),
+    "cumulative_prod", autocast="float32",
+    cpu=_cumulative_prod_cpu, gpu=partial(cumulative_gpu, "cumprod", 1),
     complex=True, saves={"x": "x out"},
     backward=_cumulative_prod_backward, tangent=_cumulative_prod_tangent, batch=unchanged,
     samples=samples() + samples(below(2))[:4],
@@ -295,7 +296,8 @@ def _prod_tangent(
 
 
 _prod = op(
-    "prod", cpu=reduction_cpu("prod", np.multiply), gpu=reduction_gpu("prod", widens=True),
+    "prod", autocast="float32",
+    cpu=reduction_cpu("prod", np.multiply), gpu=reduction_gpu("prod", widens=True),
     complex=True, saves={"x": "x"}, backward=_prod_backward, tangent=_prod_tangent, batch=unchanged,
     samples=[*reduction_samples(no_axis=False),
              Sample(((2, 4),), below(2), {"axis": (-2, -1), "keepdims": False}),

@@ -146,7 +146,8 @@ def torch_scan(
 
 
 _cumulative_sum = op(
-    "cumulative_sum", cpu=_cumulative_sum_cpu, gpu=partial(cumulative_gpu, "cumsum", 0),
+    "cumulative_sum", autocast="float32",
+    cpu=_cumulative_sum_cpu, gpu=partial(cumulative_gpu, "cumsum", 0),
     complex=True, backward=_cumulative_sum_backward, tangent=linear_tangent("cumulative_sum"),
     batch=unchanged,
     samples=samples() + samples(reverse=True),

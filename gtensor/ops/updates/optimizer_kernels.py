@@ -21,6 +21,8 @@ import numpy as np
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import BLOCK, elementwise, raw
 from gtensor.backend.multi_tensor import MultiTensor, Tensors, block_count, launch_apart
+from gtensor.engine.bind import Extras, bind
+from gtensor.engine.context import no_grad
 from gtensor.engine.op import Op
 from gtensor.ops.build.cpu_tiles import computed_in, whole_tiles
 from gtensor.ops.build.formula_numpy import numpy_path
@@ -28,6 +30,7 @@ from gtensor.ops.build.updates import Update
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.tensor import Tensor
 
 # -- optimizers ------------------------------------------------------------------------------------
 
@@ -255,6 +258,16 @@ norm = Op("gradient_norm", cpu=_norm_cpu, gpu=_norm_gpu, backward=None, tangent=
           variadic=True, extras="factor",
           doc="The norm of all arrays together, 0-d, float32 or wider. The extra result is the "
           "factor by which clipping to `most` multiplies, 0-d, on CUDA float64.")
+
+
+def total_norm(
+    tensors: Sequence[Tensor], order: float = 2.0, most: float = inf
+) -> tuple[Tensor, Tensor]:
+    """The norm of all tensors together, and the factor that clips it to `most`; not recorded."""
+    kept = Extras()
+    with no_grad():
+        found = bind(norm, tuple(tensors), {"order": order, "most": most}, kept)
+    return found, kept.extras[0]
 
 
 # -- the loss scale --------------------------------------------------------------------------------

@@ -1,0 +1,100 @@
+"""Tensors that are renewed again and again while records keep their older values."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from gtensor.backend import Device, owner
+from gtensor.engine.storage import Storage
+from gtensor.engine.tensor import Tensor, wrap
+from gtensor.system.fork_safety import free_at_forks
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+
+
+class _Buffer:
+    """An array, and the storages made for its memory: a dead one has no handle or record left."""
+
+    __slots__ = ("array", "device", "storages")
+
+    def __init__(self, array: Array, device: Device) -> None:
+        self.array = array
+        self.device = device
+        self.storages: list[weakref.ref[Storage]] = []
+
+    def held(self) -> bool:
+        """Whether a tensor has the memory, or an open record saved it."""
+        self.storages = [ref for ref in self.storages if ref() is not None]
+        return bool(self.storages)
+
+    def fits(self, like: _Buffer) -> bool:
+        array, other = self.array, like.array
+        return (array.shape == other.shape and array.dtype == other.dtype
+                and self.device is like.device)
+
+
+class Renewed:
+    """The memory of one tensor, whose older values records and handles may have.
+
+    A tensor has its storage, and so has the guard of a record that saved it, until the record is
+    consumed or dropped. So a buffer is free when all storages made for it are dead. There is at
+    most one buffer more than were held at once.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[_Buffer] = []
+        self._lock = threading.RLock()
+        free_at_forks(self._lock)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Renewed, ()  # also of copies, which have memory of their own
+
+    def turn(
+        self, holder: dict[str, Tensor | None], name: str, keep: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """`holder[name]`, and the tensor to write its next values into.
+
+        They are one tensor if nothing but the holder has the old one: callers have it in no local
+        variable. Without `keep`, buffers that are free are dropped first.
+        """
+        with self._lock:
+            before: Any = holder[name]
+            current = self._find(before._array, before._device)
+            current.storages.append(weakref.ref(before._own_storage()))
+            holder[name] = source = wrap(before._array, before._device, Storage())
+            del before
+            if not keep:
+                self.drop_free()
+            target = wrap(self._next(current), current.device, Storage()) if current.held() \
+                else source
+            for tensor in (source, target):
+                self._find(tensor._array, tensor._device).storages.append(
+                    weakref.ref(tensor._storage))
+            return source, target
+
+    def drop_free(self) -> None:
+        """Drop the buffers that nothing has."""
+        with self._lock:
+            self._buffers = [buffer for buffer in self._buffers if buffer.held()]
+
+    def _find(self, array: Array, device: Device) -> _Buffer:
+        """The buffer of that memory; a new one for memory that came from elsewhere."""
+        for buffer in self._buffers:
+            if owner(buffer.array) is owner(array):
+                return buffer
+        self._buffers.append(_Buffer(array, device))
+        return self._buffers[-1]
+
+    def _next(self, current: _Buffer) -> Array:
+        """The array of a free buffer, or a new one. Free ones that do not fit are dropped."""
+        for buffer in [*self._buffers]:
+            if buffer is current or buffer.held():
+                continue
+            if buffer.fits(current):
+                return buffer.array
+            self._buffers.remove(buffer)
+        like = current.array
+        return current.device.empty(like.shape, like.dtype, "renewed")
