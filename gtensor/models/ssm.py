@@ -12,9 +12,9 @@ from gtensor.models.language import check_tokens
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.ssm import SSMBlock, SSMState
+from gtensor.nn.blocks.workspaces import Block
 from gtensor.nn.containers import ModuleList
 from gtensor.nn.layers import DeviceLike, Embedding, Linear
-from gtensor.nn.module import Module
 from gtensor.nn.normalization import RMSNorm
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class SSMConfig:
     tied: bool = False
 
 
-class SSM(Module):
+class SSM(Block):
     """Token embedding, state-space blocks, norm, and a linear map to the vocabulary.
 
     Initially weights are normal with standard deviation 0.02, and those that write into the
@@ -65,7 +65,8 @@ class SSM(Module):
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.embedding = Embedding(c.vocabulary, c.width, **place)
         self.blocks = ModuleList([
-            SSMBlock(c.width, c.mixer, c.state, c.expansion, c.conv, c.hidden, c.eps, **place)
+            SSMBlock(c.width, c.mixer, c.state, c.expansion, c.conv, c.hidden, c.eps,
+                     workspace=self.workspace, **place)
             for _ in range(c.layers)])
         self.norm = RMSNorm(c.width, c.eps, **place)
         self.head = None if c.tied else Linear(c.width, c.vocabulary, False, **place)
@@ -105,11 +106,15 @@ class SSM(Module):
 
     def _run(self, tokens: Tensor, state: list[SSMState] | None) -> Tensor:
         """The stream behind the last norm (T, batch, width)."""
-        x = self.embedding(tokens.permute_dims((1, 0))).permute_dims((1, 0, 2))
-        for i, block in enumerate(self.blocks):
-            x = block(x, None if state is None else state[i])
-        y: Tensor = self.norm(x.permute_dims((1, 0, 2)))
-        return y
+        with self.places(tokens.device) as place:
+            with place("stream 0"):
+                x = self.embedding(tokens.permute_dims((1, 0))).permute_dims((1, 0, 2))
+            for i, block in enumerate(self.blocks):
+                with place.saved(f"stream {(i + 1) % 2}"):
+                    x = block(x, None if state is None else state[i])
+            with place.saved("norm output"):
+                y: Tensor = self.norm(x.permute_dims((1, 0, 2)))
+                return y
 
     def _scores(self, x: Tensor) -> Tensor:
         return F.linear(x, (self.embedding if self.head is None else self.head).weight)

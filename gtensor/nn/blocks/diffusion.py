@@ -142,7 +142,7 @@ class DiffusionBlock(Block):
         embedding: width of the embedding that `forward` is given; None for `width`.
         hidden: features of the feed-forward part; None for 4 * width.
         context: what the layers before have learned of their features (`SharedAttentionContext`):
-            applied to the input, updated with input and output.
+            applied to the input; updated with input and output in training mode.
         workspace: that of the blocks that run before and after, to share its buffers.
 
     Raises ValueError unless the heads divide the width.
@@ -177,7 +177,7 @@ class DiffusionBlock(Block):
                 f"{embedding.shape}; wanted (B, T, {self.width}) and (B, {self.embedding})")
         with self.places(x.device) as place:
             y = self._run(x, embedding, place)
-        if self.context is not None:
+        if self.context is not None and self.training:
             self.context.update(x, y)
         return y
 
