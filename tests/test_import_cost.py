@@ -29,10 +29,10 @@ LATE_MODULES = {f"gtensor.{name}" for name in (
     "ops.recurrent",
     "memory.trace.curves", "memory.trace.lifetimes", "memory.plan.plan", "memory.trace.reading",
     "memory.plan.recording", "memory.trace.snapshots", "memory.trace.timeline_page",
-    "memory.trace.timelines", "profiler.find_owners", "train")}
+    "memory.trace.timelines", "ops.scan.linear_scan", "profiler.find_owners", "train")}
 
 LATE_OPS = {"context_add", "context_dot", "context_mix", "context_mix_into", "gru", "gru_grad",
-            "lstm", "lstm_grad", "rotary"}
+            "linear_scan", "linear_scan_grad", "lstm", "lstm_grad", "rotary"}
 
 
 def fresh(text: str) -> Any:

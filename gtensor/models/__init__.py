@@ -4,7 +4,9 @@ from gtensor.models.denoiser import Denoiser, DenoiserConfig
 from gtensor.models.gpt import GPT, GPTConfig
 from gtensor.models.language import generate
 from gtensor.models.resnet import ResNet, ResNetConfig
+from gtensor.models.ssm import SSM, SSMConfig
 
 __all__ = [
-    "GPT", "Denoiser", "DenoiserConfig", "GPTConfig", "ResNet", "ResNetConfig", "generate",
+    "GPT", "SSM", "Denoiser", "DenoiserConfig", "GPTConfig", "ResNet", "ResNetConfig", "SSMConfig",
+    "generate",
 ]

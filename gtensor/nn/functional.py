@@ -70,6 +70,7 @@ from gtensor.ops.pool.adaptive_pool import (
 from gtensor.ops.pool.average_pool import avg_pool1d, avg_pool2d
 from gtensor.ops.pool.interpolation import interpolate
 from gtensor.ops.pool.max_pool import max_pool1d, max_pool2d
+from gtensor.ops.scan.linear_scan import linear_scan
 
 __all__ = [
     "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
@@ -78,8 +79,8 @@ __all__ = [
     "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding",
     "erf", "feed_forward", "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "hardtanh",
     "huber_loss", "inplace_abn", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu",
-    "linear", "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d", "mish", "mse_loss",
-    "nll_loss", "normalize", "one_hot", "pad", "prelu", "relu", "relu6", "rms_norm",
+    "linear", "linear_scan", "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d", "mish",
+    "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "prelu", "relu", "relu6", "rms_norm",
     "rotary_embedding", "scaled_dot_product_attention", "selu", "sigmoid", "silu",
     "smooth_l1_loss", "softmax", "softplus", "softsign", "swiglu", "tanh",
 ]

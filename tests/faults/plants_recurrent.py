@@ -1,4 +1,4 @@
-"""Mutations of the recurrent layers' rules; see `plants.py`."""
+"""Mutations of the rules of recurrent layers and of `linear_scan`; see `plants.py`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from gtensor.ops.recurrent import lstm, sequences
+from gtensor.ops.scan import linear_scan
 
 from .plants import Context
 
@@ -39,3 +40,18 @@ def slopes_not_differentiated() -> Context:
         return [slope.detach() if hasattr(slope, "detach") else slope for slope in slopes(gates)]
 
     return patch.object(lstm, "_slopes", detached)
+
+
+def scan_with_the_state_after() -> Context:
+    """the rules of linear_scan multiply a change of the factor by the state after the step"""
+    return patch.object(linear_scan, "_earlier", lambda ns, h, initial, reverse: h)
+
+
+def scan_without_the_factors_history() -> Context:
+    """the recorded gradient of linear_scan takes the factors as constants"""
+    recorded = linear_scan.linear_scan_grad.composed
+
+    def detached(g: Any, a: Any, *rest: Any, **params: Any) -> Any:
+        return recorded(g, a.detach(), *rest, **params)
+
+    return patch.object(linear_scan.linear_scan_grad, "composed", detached)

@@ -172,6 +172,12 @@ FAULTS = [
           ByOpcheck("lstm", "second order")),
     Fault("every input of a recurrent layer has a tangent",
           plants_recurrent.state_without_a_tangent, ByOpcheck("gru", "tangent")),
+    Fault("a factor of a scan moves the state before its step",
+          plants_recurrent.scan_with_the_state_after,
+          ByOpcheck("linear_scan", "recorded")),
+    Fault("the gradient of a scan has derivatives",
+          plants_recurrent.scan_without_the_factors_history,
+          ByOpcheck("linear_scan", "second order")),
     # ownership
     Fault("a rule gives its hold away once", plants.given_twice, ByOpcheck("add", "writes"),
           raises=GradientError),

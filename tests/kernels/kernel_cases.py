@@ -82,10 +82,11 @@ def all_cases() -> list[Case]:
     import cases_multi_tensor
     import cases_recurrent
     import cases_rows
+    import cases_scan
 
     return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_context.CASES,
             *cases_convolution.CASES, *cases_bn_act.CASES, *cases_matmul.CASES,
-            *cases_recurrent.CASES, *cases_multi_tensor.CASES]
+            *cases_recurrent.CASES, *cases_scan.CASES, *cases_multi_tensor.CASES]
 
 
 def parameters() -> list[Any]:

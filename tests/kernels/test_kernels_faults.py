@@ -73,6 +73,18 @@ def _sum_rows(machine: HostMachine) -> None:
     np.testing.assert_allclose(out, x.sum(0), rtol=1e-4, atol=1e-5)
 
 
+def _linear_scan(machine: HostMachine) -> None:
+    """Two blocks of four lanes, 2 chunks of the sequence; the last lane has no steps in the end."""
+    rng = np.random.default_rng(9)
+    a, b = rng.uniform(0.5, 1, (2, 110, 2)).astype(np.float32), np.ones((2, 110, 2), np.float32)
+    h, wanted = np.full_like(a, 77), np.zeros_like(a)
+    launch_all_schedules(machine, "linear_scan_forward<float>", (2,), (8,), [
+        a, b, 0, h, 2, 110, 2, 2, 0])
+    for t in range(110):
+        wanted[:, t] = a[:, t] * wanted[:, t - 1] + b[:, t]
+    np.testing.assert_allclose(h, wanted, rtol=1e-5)
+
+
 def _product(machine: HostMachine) -> None:
     """Rows that are 16 bytes in one operand, 20 in the other; two tiles, each three packs deep."""
     rng = np.random.default_rng(7)
@@ -133,7 +145,7 @@ def _replaced(file: str, old: str, new: str, which: int = 0) -> str:
 
 
 SOFTMAX, LAYER_NORM, MATMUL = "softmax.cu", "layer_norm.cu", "matmul_into.cu"
-CROSS_ENTROPY, SUM_ROWS = "cross_entropy.cu", "sum_rows.cu"
+CROSS_ENTROPY, SUM_ROWS, SCAN = "cross_entropy.cu", "sum_rows.cu", "linear_scan.cu"
 LSTM = "lstm_cell.cu"
 BARRIER = "__syncthreads();"
 Run = Callable[[HostMachine], None]
@@ -184,6 +196,18 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
     "a part of the rows that is left out": (
         SUM_ROWS, _replaced(SUM_ROWS, "part = lane;", "part = lane + 1;"), "sum_rows", _sum_rows,
         AssertionError),
+    **{f"no barrier {place}": (
+        SCAN, _replaced(SCAN, f"{BARRIER}  // {place}", "// "), "linear_scan_forward",
+        _linear_scan, AssertionError)
+       for place in ("before others read the cells", "before they are overwritten",
+                     "before the next distance reads them",
+                     "before the next steps overwrite the cells")},
+    "a step behind the sequence": (
+        SCAN, _replaced(SCAN, "begin + k < steps", "begin + k <= steps"), "linear_scan_forward",
+        _linear_scan, "heap-buffer-overflow"),
+    "lanes combined in the wrong order": (
+        SCAN, _replaced(SCAN, "factor * earlier_sum + sum", "earlier_factor * sum + earlier_sum"),
+        "linear_scan_forward", _linear_scan, AssertionError),
     "gates of the first sequence for all": (
         LSTM, _replaced(LSTM, "(row / rows * steps + step)", "step"), "lstm_cell_forward",
         _lstm_cell, AssertionError),
@@ -252,6 +276,7 @@ UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
                    _weight_gradient, None),
     "cross entropy": (CROSS_ENTROPY, kernels.source(CROSS_ENTROPY), "cross_entropy_few_rows",
                       _few_rows, None),
+    "linear scan": (SCAN, kernels.source(SCAN), "linear_scan_forward", _linear_scan, None),
     "sums over rows": (SUM_ROWS, kernels.source(SUM_ROWS), "sum_rows", _sum_rows, None),
     "LSTM cell": (LSTM, kernels.source(LSTM), "lstm_cell_forward", _lstm_cell, None),
     "product": (MATMUL, kernels.source(MATMUL), "matmul_into_small", _product, None),

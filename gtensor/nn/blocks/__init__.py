@@ -2,10 +2,18 @@
 
 from gtensor.nn.blocks.diffusion import DiffusionBlock, TimeEmbedding
 from gtensor.nn.blocks.rotary import RotaryPositions
+from gtensor.nn.blocks.ssm import (
+    CausalConvolution,
+    GatedRecurrence,
+    SelectiveRecurrence,
+    SSMBlock,
+    SSMState,
+)
 from gtensor.nn.blocks.transformer import CausalSelfAttention, KVCache, TransformerBlock
 from gtensor.nn.blocks.workspaces import Block, BlockWorkspace
 
 __all__ = [
-    "Block", "BlockWorkspace", "CausalSelfAttention", "DiffusionBlock", "KVCache",
-    "RotaryPositions", "TimeEmbedding", "TransformerBlock",
+    "Block", "BlockWorkspace", "CausalConvolution", "CausalSelfAttention", "DiffusionBlock",
+    "GatedRecurrence", "KVCache", "RotaryPositions", "SSMBlock", "SSMState", "SelectiveRecurrence",
+    "TimeEmbedding", "TransformerBlock",
 ]

@@ -1,4 +1,4 @@
-"""Scans along an axis."""
+"""Scans along an axis. `linear_scan` comes with `gtensor.nn`."""
 
 from typing import TYPE_CHECKING
 

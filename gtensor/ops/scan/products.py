@@ -62,11 +62,11 @@ def _recur(b: Array, c: Array, reverse: bool) -> Array:
     return b
 
 
-def _linear_scan_cpu(
+def _link_scan_cpu(
     b: Array, c: Array, *, axis: int, reverse: bool, out: Array | None = None
 ) -> Array:
     if out is None:
-        out = host().empty(b.shape, b.dtype, "linear_scan")
+        out = host().empty(b.shape, b.dtype, "link_scan")
     if not b.size:
         return out
     work = computed_in(b.dtype)
@@ -78,7 +78,7 @@ def _linear_scan_cpu(
     return out
 
 
-def _linear_scan_gpu(
+def _link_scan_gpu(
     b: Array, c: Array, *, axis: int, reverse: bool, out: Array | None = None
 ) -> Array:
     xp, work = cupy(), computed_in(b.dtype)
@@ -90,11 +90,11 @@ def _linear_scan_gpu(
     return out
 
 
-def _linear_scan_backward(ns: Namespace, step: Step, g: Array) -> None:
+def _link_scan_backward(ns: Namespace, step: Step, g: Array) -> None:
     """The same recurrence from the other end, times what each link was multiplied with."""
     c, s = step.saved
     axis, reverse = step.params["axis"], step.params["reverse"]
-    t = ns.linear_scan(g, conjugated(ns, c), axis=axis, reverse=not reverse)
+    t = ns.link_scan(g, conjugated(ns, c), axis=axis, reverse=not reverse)
     if step.needs(1):
         to, origin = shifted_keys(axis, reverse)
         step.give(1, ns.multiply(ns.slice(t, key=to), conjugated(ns, ns.slice(s, key=origin))))
@@ -102,7 +102,7 @@ def _linear_scan_backward(ns: Namespace, step: Step, g: Array) -> None:
         step.give(0, t)
 
 
-def _linear_scan_tangent(
+def _link_scan_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
     (_, c), (db, dc) = primals, tangents
@@ -110,10 +110,10 @@ def _linear_scan_tangent(
         to, origin = shifted_keys(params["axis"], params["reverse"])
         moved = ns.unslice(ns.multiply(dc, ns.slice(out, key=origin)), key=to, shape=out.shape)
         db = moved if db is None else ns.add(db, moved)
-    return ns.linear_scan(db, c, **params)
+    return ns.link_scan(db, c, **params)
 
 
-def _torch_linear_scan(torch: Any, b: Any, c: Any, axis: int, reverse: bool) -> Any:
+def _torch_link_scan(torch: Any, b: Any, c: Any, axis: int, reverse: bool) -> Any:
     starts, links = list(b.unbind(axis)), list(c.unbind(axis))
     if reverse:
         starts, links = starts[::-1], links[::-1]
@@ -123,14 +123,14 @@ def _torch_linear_scan(torch: Any, b: Any, c: Any, axis: int, reverse: bool) -> 
     return torch.stack(rows[::-1] if reverse else rows, dim=axis)
 
 
-linear_scan = op(
-    "linear_scan", cpu=_linear_scan_cpu, gpu=_linear_scan_gpu, complex=True,
-    saves={"b": "c", "c": "c out"}, backward=_linear_scan_backward, tangent=_linear_scan_tangent,
+link_scan = op(
+    "link_scan", cpu=_link_scan_cpu, gpu=_link_scan_gpu, complex=True,
+    saves={"b": "c", "c": "c out"}, backward=_link_scan_backward, tangent=_link_scan_tangent,
     batch=trailing,
     samples=[Sample((s, resized(s, a, s[a] - 1)), normal, {"axis": a, "reverse": r})
              for s, a in (((7,), -1), ((3, 5), -1), ((4, 3), -2), ((1, 2), -2), ((0, 2), -1))
              for r in (False, True)],
-    reference=_torch_linear_scan,
+    reference=_torch_link_scan,
     doc="s[k] = b[k] + c[k - 1] * s[k - 1] along `axis`, or from the end s[k] = b[k] + c[k] * "
         "s[k + 1]: the gradient of a cumulative product. Rows beyond a tile need three buffers of "
         "their length; products of neighbouring c must not overflow.",
@@ -160,7 +160,7 @@ def _cumulative_prod_backward(ns: Namespace, step: Step, g: Array) -> None:
     if not x.shape[axis]:
         step.give(0, g)
         return
-    s = ns.linear_scan(g, conjugated(ns, ns.slice(x, key=later)), axis=axis, reverse=True)
+    s = ns.link_scan(g, conjugated(ns, ns.slice(x, key=later)), axis=axis, reverse=True)
     before = conjugated(ns, ns.slice(y, key=earlier))
     if initial:
         step.give(0, ns.multiply(s, before, out=s))
@@ -182,8 +182,8 @@ def _cumulative_prod_tangent(
     before = ns.slice(out, key=earlier)
     if not params["include_initial"]:
         scaled = ns.set_item(dx, ns.multiply(ns.slice(dx, key=later), before), key=later)
-        return ns.linear_scan(scaled, ns.slice(x, key=later), axis=axis, reverse=False)
-    moved = ns.linear_scan(ns.multiply(dx, before), ns.slice(x, key=later), axis=axis,
+        return ns.link_scan(scaled, ns.slice(x, key=later), axis=axis, reverse=False)
+    moved = ns.link_scan(ns.multiply(dx, before), ns.slice(x, key=later), axis=axis,
                            reverse=False)
     return ns.unslice(moved, key=later, shape=out.shape)
 
