@@ -83,7 +83,7 @@ class ResNet(Module):
     et al., "In-place activated BatchNorm for memory-optimized training of DNNs", 2018.
     """
 
-    def __init__(self, config: ResNetConfig = ResNetConfig(), device: DeviceLike = None,
+    def __init__(self, config: ResNetConfig | None = None, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
         super().__init__()
         self.config = config = config or ResNetConfig()

@@ -145,20 +145,19 @@ def test_checkpointed_gradients_are_the_same(block, inputs):
         np.testing.assert_array_equal(first, second)
 
 
-def test_context_is_mixed_into_the_input_and_moved_by_input_and_output(rng, block, inputs):
-    class Context:
-        def apply(self, x):
-            return x + 1.0
-
-        def update(self, x, y):
-            self.given = x, y
-
-    x, e = map(gt.tensor, inputs)
-    wanted = block(x + 1.0, e)
-    block.context = context = Context()
-    y = block(x, e)
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_context_is_mixed_into_the_input_and_moved_once(block, inputs, checkpointed):
+    x, e = (gt.tensor(each, requires_grad=True) for each in inputs)
+    context, twin = (nn.SharedAttentionContext(WIDTH, rate=0.5, strength=0.3) for _ in range(2))
+    for each in (context, twin):
+        each.update(x, x * x)
+    wanted = block(twin.apply(x), e)
+    twin.update(x, wanted)
+    block.context = context
+    y = nn.utils.checkpoint(block, x, e) if checkpointed else block(x, e)
+    y.sum().backward()
     assert y.tolist() == wanted.tolist()
-    assert context.given[0] is x and context.given[1] is y
+    np.testing.assert_allclose(context.context.numpy(), twin.context.numpy(), rtol=1e-12)
 
 
 def test_a_warm_block_allocates_its_result_and_nothing_else(block, inputs):
