@@ -102,14 +102,23 @@ def _last_good(trainer: Trainer, path: Path) -> str:
 
 
 def metrics(trainer: Trainer) -> bytes:
-    """A line of CSV for each epoch: its number, steps, the mean of its losses, the score."""
-    progress, recipe = trainer.progress, trainer.recipe
+    """A line of CSV for each epoch, and one of names.
+
+    Of its steps, the mean loss, the mean norm of the gradients and the share that was clipped (0
+    without --clip); at its end the score and the norm of the weights.
+    """
+    progress, size = trainer.progress, trainer.batches
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["epoch", "step", "training_loss", f"held_out_{recipe.score_name}"])
-    for epoch, score in enumerate(progress.scores, 1):
-        losses = progress.losses[(epoch - 1) * trainer.batches:epoch * trainer.batches]
-        lines.writerow([epoch, epoch * trainer.batches, repr(float(np.mean(losses))), repr(score)])
+    scored = trainer.recipe.score_name.replace(" ", "_")
+    lines.writerow(["epoch", "step", "training_loss", f"held_out_{scored}", "weight_norm",
+                    "gradient_norm", "clipped"])
+    for i, (score, weights) in enumerate(zip(progress.scores, progress.weight_norms, strict=True)):
+        steps = slice(i * size, (i + 1) * size)
+        norms = np.array(progress.gradient_norms[steps] or [0.0])
+        lines.writerow([i + 1, steps.stop, *map(repr, (
+            float(np.mean(progress.losses[steps])), score, weights, float(norms.mean()),
+            float((norms > trainer.options.clip).mean()) if trainer.options.clip else 0.0))])
     return text.getvalue().encode()
 
 

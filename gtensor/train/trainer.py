@@ -39,7 +39,9 @@ class Progress:
     epoch: int = 0
     batch: int = 0  # batches done in this epoch
     losses: list[float] = field(default_factory=list)  # of every step
+    gradient_norms: list[float] = field(default_factory=list)  # of every step, before clipping
     scores: list[float] = field(default_factory=list)  # held out, after every epoch
+    weight_norms: list[float] = field(default_factory=list)  # after every epoch
 
 
 class Trainer:
@@ -88,8 +90,9 @@ class Trainer:
         found = loss.item()
         self._check_finite("loss", found)
         if self.options.clip:
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip)
-            self._check_finite("norm of the gradients", norm.item())
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip).item()
+            self._check_finite("norm of the gradients", norm)
+            self.progress.gradient_norms.append(norm)
         self.optimizer.step()
         self.schedule.step()
         if self.ema is not None:
@@ -121,6 +124,7 @@ class Trainer:
                     if after_step(self):
                         return False
                 progress.scores.append(self.score())
+                progress.weight_norms.append(self.model.weight_norm().item())
                 progress.epoch, progress.batch = progress.epoch + 1, 0
                 after_epoch(self)
         return True

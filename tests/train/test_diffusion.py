@@ -34,7 +34,7 @@ def run(tmp_path_factory) -> Path:
 
 def test_it_learns_and_leaves_its_files(run):
     with (run / "metrics.csv").open() as file:
-        found = [float(row["held_out_denoising loss"]) for row in csv.DictReader(file)]
+        found = [float(row["held_out_denoising_loss"]) for row in csv.DictReader(file)]
     assert len(found) == 3 and found[-1] < found[0] < 1
     assert sorted(os.listdir(run)) == ["checkpoint.safetensors", "film.png", "loss.png",
                                        "memory.png", "metrics.csv", "samples"]

@@ -31,7 +31,11 @@ def train(book: Path, folder: Path, *more: str) -> int:
 
 def scores(folder: Path) -> list[float]:
     with (folder / "metrics.csv").open() as file:
-        return [float(row["held_out_nats per byte"]) for row in csv.DictReader(file)]
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        assert 0 < float(row["gradient_norm"]) and 0 <= float(row["clipped"]) <= 1
+        assert float(row["weight_norm"]) > 1
+    return [float(row["held_out_nats_per_byte"]) for row in rows]
 
 
 def test_it_learns_what_bigrams_do_not_say(book, tmp_path):
