@@ -58,8 +58,7 @@ class _Blocks:
                       and not (is_causal and self.keys > self.length))
         matrices = min(self.matrices, max(1, count))
         self._unseen: tuple[Any, Any] = None, None
-        self._scratch = [self.device.workspace(matrices * self.rows * self.columns, self.work)
-                         for _ in range(2)]
+        self._scratch = self.device.workspace(matrices * self.rows * self.columns, self.work, 2)
         self._outputs = matrices * self.rows * v.shape[-1]
         self._factors = matrices * max(self.rows, self.columns) * max(q.shape[-1], v.shape[-1])
 
@@ -106,7 +105,7 @@ class _Blocks:
 
     def product(self, which: int, a: Array, b: Array, alpha: float = 1.0) -> Array:
         """alpha * a @ b.mT in work buffer `which`."""
-        out = self._scratch[which](0, (*a.shape[:-1], b.shape[-2]))
+        out = self._scratch(which, (*a.shape[:-1], b.shape[-2]))
         return self.device.matmul(a, _swapped(b), out, alpha=alpha)
 
     @cached_property
