@@ -169,7 +169,7 @@ class SSMBlock(Module):
         hidden: features of the feed-forward part; None for 8 / 3 * width rounded up to a multiple
             of 32, 0 for no such part.
         context: what the layers before have learned of their features (`SharedAttentionContext`):
-            applied to the input, updated with input and output.
+            applied to the input, in training updated with input and output.
 
     Sources: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces", 2023;
     De et al., "Griffin: mixing gated linear recurrences with local attention", 2024.
@@ -230,7 +230,7 @@ class SSMBlock(Module):
         x = x + self._mixed(self.norm1(x), state)
         if self.norm2 is not None:
             x = x + self._fed_forward(self.norm2(x))
-        if self.context is not None:
+        if self.context is not None and self.training:
             self.context.update(given, x)
         return x.permute_dims((1, 0, 2))
 
