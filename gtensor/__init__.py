@@ -250,6 +250,7 @@ __all__ = [
     "meshgrid",
     "min",
     "minimum",
+    "models",
     "moveaxis",
     "multiply",
     "nan",

@@ -55,7 +55,7 @@ class autocast(Block):
     def __init__(
         self, dtype: DTypeLike, enabled: bool = True, cache_enabled: bool = True
     ) -> None:
-        super().__init__()
+        self._mark = object()
         self._given = dtype, enabled, cache_enabled
         try:
             self._dtype = element_type(dtype)
@@ -64,6 +64,7 @@ class autocast(Block):
         if enabled and self._dtype not in (bfloat16, float16):
             raise ValueError(f"autocast was given {self._dtype}; wanted bfloat16 or float16")
 
+    @property
     def _mode(self) -> Casts | None:
         _, enabled, cached = self._given
         return Casts(self._dtype, cached, current_casts()) if enabled else None

@@ -57,9 +57,13 @@ _repeat = _Repeat()
 
 def manual_seed(seed: int) -> None:
     """Start the random numbers of this process again from `seed`."""
+    _replace(np.random.Philox(_checked(seed)))
+
+
+def _checked(seed: int) -> int:
     if not isinstance(seed, int) or seed < 0:
         raise ValueError(f"seed {seed!r} given; wanted an integer of 0 or more")
-    _replace(np.random.Philox(seed))
+    return seed
 
 
 def generator() -> np.random.Generator:
@@ -125,6 +129,25 @@ def _check_state(state: object) -> None:
                              f"wanted {size} of the numbers 0 to {most}; nothing was changed")
 
 
+@contextmanager
+def _drawing_from(bits: np.random.Philox) -> Iterator[None]:
+    """Within the block this thread draws from `bits`."""
+    before, _repeat.generator = _repeat.generator, _over(bits)
+    try:
+        yield
+    finally:
+        _repeat.generator = before
+
+
+def seeded(seed: int) -> AbstractContextManager[None]:
+    """A context in which this thread draws from a generator of its own, started from `seed`.
+
+    It does not change the process's generator or other threads: samples drawn during training
+    leave the training's numbers as they are.
+    """
+    return _drawing_from(np.random.Philox(_checked(seed)))
+
+
 def repetition() -> Callable[[], AbstractContextManager[None]]:
     """A function that opens contexts in which this thread repeats the draws from now on.
 
@@ -136,11 +159,8 @@ def repetition() -> Callable[[], AbstractContextManager[None]]:
     def again() -> Iterator[None]:
         bits = np.random.Philox()
         bits.state = state
-        before, _repeat.generator = _repeat.generator, _over(bits)
-        try:
+        with _drawing_from(bits):
             yield
-        finally:
-            _repeat.generator = before
 
     return again
 

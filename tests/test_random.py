@@ -92,3 +92,17 @@ def test_random_states_are_json():
     first = gt.random.uniform(5).tolist()
     gt.random.set_state(state)
     assert gt.random.uniform(5).tolist() == first
+
+
+def test_a_seeded_block_draws_its_own_numbers():
+    gt.manual_seed(1)
+    wanted = gt.random.normal(4).tolist()
+    gt.manual_seed(1)
+    with gt.random.seeded(7):
+        first = gt.random.normal(3).tolist()
+        gt.manual_seed(2)  # of this block
+    with gt.random.seeded(7):
+        assert gt.random.normal(3).tolist() == first
+    assert gt.random.normal(4).tolist() == wanted
+    with pytest.raises(ValueError, match="seed -1 given"):
+        gt.random.seeded(-1)

@@ -71,21 +71,15 @@ class Block(contextlib.ContextDecorator):
     """
 
     _mark: object = ""  # if an interrupt ends `__init__`; equals no block's mark
+    _mode: Any  # the mode in the block
     # Of a kind of modes: reads and sets the mode, reads and sets the innermost block.
     _read: Callable[[], Any]
     _set: Callable[[Any], object]
     _innermost: Callable[[], _Block | None]
     _set_innermost: Callable[[_Block | None], object]
 
-    def __init__(self) -> None:
-        self._mark = object()
-
-    def _mode(self) -> Any:
-        """The mode in the block that is entered."""
-        raise NotImplementedError
-
     def __enter__(self) -> None:
-        mode = self._mode()
+        mode = self._mode
         self._set_innermost((self._mark, self._read(), self._innermost()))
         self._set(mode)
 
@@ -115,15 +109,12 @@ class grad_mode(Block):
     _innermost, _set_innermost = staticmethod(innermost), staticmethod(_set_innermost)
 
     def __init__(self, enabled: bool) -> None:
-        super().__init__()
-        self._enabled = enabled
-
-    def _mode(self) -> bool:
-        return self._enabled
+        self._mode = enabled
+        self._mark = object()
 
     def _recreate_cm(self) -> grad_mode:
         """A new block for each call of a decorated function."""
-        return grad_mode(self._enabled)
+        return grad_mode(self._mode)
 
 
 class no_grad(grad_mode):
@@ -164,7 +155,7 @@ class set_grad_enabled(grad_mode):
         if before is None or before[0] != threading.get_ident():
             return super().__enter__()
         _set_innermost((self._mark, *before[1:]))
-        record_ops(self._enabled)
+        record_ops(self._mode)
 
     def __call__(self, function: F) -> F:
         # as a decorator it changes the mode in the function's calls only

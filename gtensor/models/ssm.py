@@ -13,10 +13,10 @@ from gtensor.models.language import check_tokens
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.ssm import SSMBlock, SSMState
+from gtensor.nn.blocks.workspaces import Block
 from gtensor.nn.containers import ModuleList
 from gtensor.nn.context import SharedAttentionContext
 from gtensor.nn.layers import DeviceLike, Embedding, Linear
-from gtensor.nn.module import Module
 from gtensor.nn.normalization import RMSNorm
 from gtensor.nn.parameter import Parameter
 
@@ -49,7 +49,7 @@ class SSMConfig:
     context: bool = False
 
 
-class SSM(Module):
+class SSM(Block):
     """Token embedding, state-space blocks, norm, and a linear map to the vocabulary.
 
     Initially weights are normal with standard deviation 0.02, and those that write into the
@@ -72,8 +72,8 @@ class SSM(Module):
         context = SharedAttentionContext(
             c.width, strength=Parameter(zeros((), **place))) if c.context else None
         self.blocks = ModuleList([SSMBlock(
-            c.width, c.mixer, c.state, c.expansion, c.conv, c.hidden, c.eps, context, **place)
-            for _ in range(c.layers)])
+            c.width, c.mixer, c.state, c.expansion, c.conv, c.hidden, c.eps, context,
+            self.workspace, **place) for _ in range(c.layers)])
         self.norm = RMSNorm(c.width, c.eps, **place)
         self.head = None if c.tied else Linear(c.width, c.vocabulary, False, **place)
         for name, parameter in self.named_parameters():
@@ -112,11 +112,15 @@ class SSM(Module):
 
     def _run(self, tokens: Tensor, state: list[SSMState] | None) -> Tensor:
         """The stream behind the last norm (T, batch, width)."""
-        x = self.embedding(tokens.permute_dims((1, 0))).permute_dims((1, 0, 2))
-        for i, block in enumerate(self.blocks):
-            x = block(x, None if state is None else state[i])
-        y: Tensor = self.norm(x.permute_dims((1, 0, 2)))
-        return y
+        with self.places(tokens.device) as place:
+            with place("stream 0"):
+                x = self.embedding(tokens.permute_dims((1, 0))).permute_dims((1, 0, 2))
+            for i, block in enumerate(self.blocks):
+                with place.saved(f"stream {(i + 1) % 2}"):
+                    x = block(x, None if state is None else state[i])
+            with place.saved("norm output"):
+                y: Tensor = self.norm(x.permute_dims((1, 0, 2)))
+                return y
 
     def _scores(self, x: Tensor) -> Tensor:
         return F.linear(x, (self.embedding if self.head is None else self.head).weight)

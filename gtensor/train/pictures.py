@@ -1,8 +1,9 @@
-"""The pictures of a run: the loss curve."""
+"""The pictures of a run: the loss curve, and grids of images."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,24 @@ def loss_curve(path: Path, trainer: Trainer) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel(recipe.loss_name)
     axes.set_title(recipe.title, loc="left")
+    _save(figure, path)
+
+
+def image_grid(path: Path, images: np.ndarray, columns: Sequence[str], title: str) -> None:
+    """Images (rows, columns, height, width) in [0, 1], 1 black, with a name over each column."""
+    rows, count, height, width = images.shape
+    figure, axes = _figure((0.5 * count + 0.2, 0.5 * rows + 0.6))
+    axes.imshow(images.transpose(0, 2, 1, 3).reshape(rows * height, count * width), cmap="gray_r",
+                vmin=0, vmax=1, interpolation="nearest", extent=(0, count, rows, 0))
+    axes.hlines(np.arange(rows + 1), 0, count, color="#c0c8d4", linewidth=1.5, clip_on=False)
+    axes.vlines(np.arange(count + 1), 0, rows, color="#c0c8d4", linewidth=1.5, clip_on=False)
+    axes.set_xticks(np.arange(count) + 0.5, columns)
+    axes.xaxis.tick_top()
+    axes.set_yticks([])
+    axes.tick_params(length=0, labelsize=8, colors="#505868")
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_title(title, loc="left", fontsize=10)
     _save(figure, path)
 
 

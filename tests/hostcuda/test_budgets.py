@@ -16,8 +16,9 @@ import pytest
 import gtensor as gt
 from gtensor import nn, optim
 from gtensor.hostcuda import Counters, configure, counters, reset_counters
+from gtensor.models import Denoiser, DenoiserConfig
 from gtensor.nn import functional as F
-from gtensor.train import digits
+from gtensor.train import diffusion, digits
 from gtensor.train.trainer import Trainer
 
 pytestmark = pytest.mark.host_cuda
@@ -44,9 +45,9 @@ MLP = Counters(  # 16 launches
         "gt_sgd_momentum<float, float, float, 40, 8>": 1},
     library={"cublasGemmEx": 2, "cublasLtMatmul": 6})
 
-TRANSFORMER = Counters(  # 90 launches
+TRANSFORMER = Counters(  # 89 launches
     kernels={
-        "cupy_add__float32_float32_float32": 9, "cupy_copy__float32_float32": 6,
+        "cupy_add__float32_float32_float32": 9, "cupy_copy__float32_float32": 5,
         "cupy_equal__float32_float_bool": 2, "cupy_exp__float32_float32": 2, "cupy_fill": 3,
         "cupy_multiply__float32_float32_float32": 6, "cupy_multiply__float32_float_float32": 1,
         "cupy_subtract__float32_float32_float32": 3,
@@ -56,11 +57,54 @@ TRANSFORMER = Counters(  # 90 launches
         "gt_gelu": 1, "gt_gelu_grad": 1, "gt_squared_error_grad": 1,
         "layer_norm_backward<float>": 1, "layer_norm_backward_weight<float>": 2,
         "layer_norm_forward<float>": 2, "sum_rows<float>": 2},
-    library={"cub::DeviceReduce": 1, "cub::DeviceSegmentedReduce": 3, "cublasGemmBatchedEx": 7,
-             "cublasGemmEx": 6, "cublasLtMatmul": 12},
+    library={"cub::DeviceReduce": 1, "cub::DeviceSegmentedReduce": 3, "cublasGemmBatchedEx": 6,
+             "cublasGemmEx": 6, "cublasGemmStridedBatchedEx": 1, "cublasLtMatmul": 12},
     copies={"device to device": 4},
     memsets={"memset": 2},
     bytes={"device to device": 4_736, "memset": 12_672})
+
+DIFFUSION = Counters(  # 161 launches; images, labels, noise levels and noise go up
+    kernels={
+        "cupy_add__float32_float32_float32": 19, "cupy_add__float32_float_float32": 1,
+        "cupy_add__float_float32_float32": 3, "cupy_copy__float32_float32": 11,
+        "cupy_copy__float64_float32": 2, "cupy_cos__float32_float32": 1,
+        "cupy_equal__float32_float_bool": 2, "cupy_exp__float32_float32": 3, "cupy_fill": 1,
+        "cupy_log__float32_float32": 1, "cupy_multiply__float32_float32_float32": 22,
+        "cupy_multiply__float32_float_float32": 1, "cupy_multiply__float_float32_float32": 2,
+        "cupy_scatter_add": 1, "cupy_sin__float32_float32": 1, "cupy_sqrt__float32_float32": 1,
+        "cupy_square__float32_float32": 1, "cupy_subtract__float32_float32_float32": 4,
+        "cupy_sum": 8, "cupy_take": 1, "cupy_true_divide__float32_float32_float32": 4,
+        "cupy_true_divide__float32_float_float32": 1, "cupy_true_divide__float_float32_float32": 2,
+        "cupy_where__bool_float_float32_float32": 3,
+        "gt_adam<float, float, float, float, 40, 8>": 1, "gt_addresses": 6,
+        "gt_average<float, float, 40, 8>": 1, "gt_elementwise": 1, "gt_silu": 3, "gt_silu_grad": 3,
+        "gt_squared_error_grad": 1, "layer_norm_backward<float>": 3, "layer_norm_forward<float>": 3,
+        "sum_rows<float>": 1},
+    library={
+        "cub::DeviceReduce": 1, "cub::DeviceSegmentedReduce": 3, "cublasGemmBatchedEx": 6,
+        "cublasGemmEx": 8, "cublasGemmStridedBatchedEx": 1, "cublasLtMatmul": 20},
+    copies={"device to device": 3, "device to host": 1, "host to device": 4},
+    memsets={"memset": 4},
+    other={"synchronize copy": 1, "synchronize stream": 1},
+    bytes={
+        "device to device": 49_152, "device to host": 4, "host to device": 50_176,
+        "memset": 920_064})
+
+SAMPLING = Counters(  # 148 launches
+    kernels={
+        "cupy_add__float32_float32_float32": 19, "cupy_add__float32_float_float32": 2,
+        "cupy_add__float_float32_float32": 6, "cupy_copy__float32_float32": 8,
+        "cupy_cos__float32_float32": 2, "cupy_equal__float32_float_bool": 4,
+        "cupy_exp__float32_float32": 2, "cupy_fill": 2, "cupy_log__float32_float32": 2,
+        "cupy_multiply__float32_float32_float32": 18, "cupy_multiply__float_float32_float32": 6,
+        "cupy_sin__float32_float32": 2, "cupy_sqrt__float32_float32": 2,
+        "cupy_square__float32_float32": 2, "cupy_subtract__float32_float32_float32": 4,
+        "cupy_take": 2, "cupy_true_divide__float32_float32_float32": 4,
+        "cupy_true_divide__float32_float_float32": 5, "cupy_true_divide__float_float32_float32": 4,
+        "cupy_where__bool_float_float32_float32": 6, "gt_silu": 6, "layer_norm_forward<float>": 6},
+    library={"cub::DeviceSegmentedReduce": 4, "cublasGemmBatchedEx": 4, "cublasLtMatmul": 20},
+    copies={"device to device": 6},
+    bytes={"device to device": 2_560})
 
 
 def difference(found: Counters, wanted: Counters) -> list[str]:
@@ -118,11 +162,15 @@ def step(model: nn.Module, optimizer: optim.Optimizer, loss: Callable, *data: np
     return run
 
 
-def test_digits():
-    """The recipe as `gtensor train digits` runs it, from the loader's batch to the loss."""
+@pytest.mark.parametrize(("recipe", "options", "budget"), [
+    (digits.Digits, digits.DigitsOptions(), DIGITS),
+    (diffusion.Diffusion, diffusion.DiffusionOptions(layers=1), DIFFUSION),
+], ids=["digits", "diffusion"])
+def test_recipe(recipe, options, budget):
+    """A step as `gtensor train` runs it, from the loader's batch to the loss."""
     whole = digits.data()
     data = digits.Data(whole.train[:320], whole.held_out[:1], whole.train_labels[:320],
-                whole.held_out_labels[:1])
+                       whole.held_out_labels[:1])
     found = []
 
     def after_step(trainer: Trainer) -> bool:
@@ -130,9 +178,9 @@ def test_digits():
         reset_counters()
         return len(found) == WARM_UP + 2
 
-    Trainer(digits.Digits(digits.DigitsOptions(), data)).run(after_step, lambda trainer: None)
+    Trainer(recipe(options, data)).run(after_step, lambda trainer: None)
     check(found[-1], found[-2])
-    check(found[-1], DIGITS)
+    check(found[-1], budget)
 
 
 def mlp() -> nn.Module:
@@ -167,6 +215,24 @@ def test_transformer_layer(rng):
     check(cost(step(model, optim.AdamW(model.parameters(), 1e-3), F.mse_loss,
                     rng.random((2, 8, 32), np.float32), rng.random((2, 8, 32), np.float32))),
           TRANSFORMER)
+
+
+def test_diffusion_sampling():
+    """A step of Heun's method: two evaluations; nothing goes up or comes down."""
+    model = Denoiser(DenoiserConfig(width=16, heads=2, layers=1, classes=10))
+    found = []
+    labels = gt.arange(4)
+    for steps in (3, 4):
+        model.sample(4, steps, labels)
+        reset_counters()
+        model.sample(4, steps, labels)
+        found.append(counters())
+    shorter, longer = found
+    for each in fields(Counters):
+        before = getattr(shorter, each.name)
+        for name, number in getattr(longer, each.name).items():
+            getattr(longer, each.name)[name] = number - before.get(name, 0)
+    check(longer, SAMPLING)
 
 
 def test_item_is_one_copy_and_one_wait():

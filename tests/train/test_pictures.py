@@ -1,9 +1,10 @@
-"""The picture of the losses: nothing written over the curves."""
+"""The pictures: nothing is written over the curves, and images lie under their names."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from gtensor.train import pictures
@@ -34,3 +35,20 @@ def test_the_legend_of_the_losses_lies_outside_the_curves(drawn, tmp_path, epoch
     legend = figure.legends[0].get_window_extent()
     assert not any(legend.overlaps(axes.get_window_extent()) for axes in figure.axes)
     assert len(figure.legends[0].get_texts()) == (3 if epochs else 1)
+
+
+def test_a_grid_has_its_images_in_place_and_a_name_over_each_column(drawn, tmp_path):
+    images = np.linspace(0, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
+    pictures.image_grid(tmp_path / "grid.png", images, ["a", "b", "c"], "title")
+    (figure,) = drawn
+    (axes,) = figure.axes
+    shown = axes.images[0]
+    assert (shown.get_array()[8:, 16:] == images[1, 2]).all()
+    assert shown.norm(0.0) == 0 and shown.norm(1.0) == 1  # whatever is in the images
+    assert shown.cmap(0.0)[:3] == (1, 1, 1) and shown.cmap(1.0)[:3] == (0, 0, 0)  # black ink
+    picture = axes.get_window_extent()
+    for place, label in enumerate(axes.get_xticklabels()):
+        box = label.get_window_extent()
+        assert label.get_text() == "abc"[place] and box.y0 >= picture.y1
+        left = picture.x0 + place * picture.width / 3
+        assert left <= box.x0 and box.x1 <= left + picture.width / 3

@@ -1,5 +1,6 @@
 """Blocks of Transformers, diffusion models and state-space models, with workspaces."""
 
+from gtensor.nn.blocks.diffusion import DiffusionBlock, TimeEmbedding
 from gtensor.nn.blocks.rotary import RotaryPositions
 from gtensor.nn.blocks.ssm import (
     CausalConvolution,
@@ -12,7 +13,7 @@ from gtensor.nn.blocks.transformer import CausalSelfAttention, KVCache, Transfor
 from gtensor.nn.blocks.workspaces import Block, BlockWorkspace
 
 __all__ = [
-    "Block", "BlockWorkspace", "CausalConvolution", "CausalSelfAttention", "GatedRecurrence",
-    "KVCache", "RotaryPositions", "SSMBlock", "SSMState", "SelectiveRecurrence",
-    "TransformerBlock",
+    "Block", "BlockWorkspace", "CausalConvolution", "CausalSelfAttention", "DiffusionBlock",
+    "GatedRecurrence", "KVCache", "RotaryPositions", "SSMBlock", "SSMState", "SelectiveRecurrence",
+    "TimeEmbedding", "TransformerBlock",
 ]

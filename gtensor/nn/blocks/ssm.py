@@ -15,6 +15,7 @@ from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
+from gtensor.nn.blocks.workspaces import Block, BlockWorkspace
 from gtensor.nn.layers import DeviceLike, Linear
 from gtensor.nn.module import Module
 from gtensor.nn.normalization import RMSNorm
@@ -154,7 +155,7 @@ class SelectiveRecurrence(Module):
         return y.reshape(u.shape) + self.D * u
 
 
-class SSMBlock(Module):
+class SSMBlock(Block):
     """x + mixing(norm(x)), then x + feed_forward(norm(x)); each step sees itself and those before.
 
     The mixing is a projection, a causal convolution of each channel, SiLU, a linear recurrence
@@ -169,7 +170,8 @@ class SSMBlock(Module):
         hidden: features of the feed-forward part; None for 8 / 3 * width rounded up to a multiple
             of 32, 0 for no such part.
         context: what the layers before have learned of their features (`SharedAttentionContext`):
-            applied to the input, in training updated with input and output.
+            applied to the input; updated with input and output in training mode.
+        workspace: that of the blocks that run before and after, to share its buffers.
 
     Sources: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces", 2023;
     De et al., "Griffin: mixing gated linear recurrences with local attention", 2024.
@@ -179,9 +181,10 @@ class SSMBlock(Module):
 
     def __init__(self, width: int, mixer: str = "gated", state: int = 16, expansion: int = 1,
                  conv: int = 4, hidden: int | None = None, eps: float = 1e-5,
-                 context: SharedAttentionContext | None = None, device: DeviceLike = None,
+                 context: SharedAttentionContext | None = None,
+                 workspace: BlockWorkspace | None = None, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
-        super().__init__()
+        super().__init__(workspace)
         if mixer not in ("gated", "selective"):
             raise ValueError(f"SSMBlock was given mixer={mixer!r}; wanted 'gated' or 'selective'")
         if hidden is None:
@@ -225,14 +228,29 @@ class SSMBlock(Module):
 
     def _run(self, x: Tensor, state: SSMState | None) -> Tensor:
         given = x = x.permute_dims((1, 0, 2))  # (T, batch, width)
-        if self.context is not None:
-            x = self.context.apply(x)
-        x = x + self._mixed(self.norm1(x), state)
-        if self.norm2 is not None:
-            x = x + self._fed_forward(self.norm2(x))
+        with self.places(x.device) as place:
+            if self.context is not None:
+                with place.saved("context"):
+                    x = self.context.apply(x)
+            with place.saved("norm output"):
+                h = self.norm1(x)
+            with place.saved("mixing"):
+                h = self._mixed(h, state)
+            with place("mixing output"):
+                h = self.out_proj(h)
+            if self.norm2 is not None:
+                with place.saved("residual"):
+                    x = x + h
+                with place.saved("norm output"):
+                    h = self.norm2(x)
+                with place.saved("feed-forward"):
+                    h = self._gated(h)
+                with place("feed-forward output"):
+                    h = self.linear2(h)  # type: ignore[misc]
+        y = x + h
         if self.context is not None and self.training:
-            self.context.update(given, x)
-        return x.permute_dims((1, 0, 2))
+            self.context.update(given, y)
+        return y.permute_dims((1, 0, 2))
 
     def _mixed(self, x: Tensor, state: SSMState | None) -> Tensor:
         u = F.silu(self.conv1d(self.in_proj(x), None if state is None else state.window))
@@ -243,14 +261,21 @@ class SSMBlock(Module):
         if state is not None and len(h):
             state.hidden[...] = h[-1]
         y = self.mixer.read(h, u, reading)  # type: ignore[arg-type]
-        return self.out_proj(swish_gated(self.gate_proj(x), y))
+        return swish_gated(self.gate_proj(x), y)
 
-    def _fed_forward(self, x: Tensor) -> Tensor:
+    def _gated(self, x: Tensor) -> Tensor:
+        """The feed-forward part before its last matrix."""
         gate: Any = self.linear_gate
         up: Any = self.linear1
-        down: Any = self.linear2
-        made: Tensor = down(swish_gated(gate(x), up(x)))
-        return made
+        return swish_gated(gate(x), up(x))
+
+    def widths(self) -> dict[str, int]:
+        inner, hidden = self.in_proj.weight.shape[0], 0
+        if self.linear1 is not None:
+            hidden = self.linear1.weight.shape[0]
+        found = {"norm output": self.width, "mixing": inner, "mixing output": self.width,
+                 "residual": self.width, "feed-forward": hidden, "feed-forward output": self.width}
+        return {name: each for name, each in found.items() if each}
 
     def initial_state(self, batch: int) -> SSMState:
         """The state of `batch` sequences before their first step."""
