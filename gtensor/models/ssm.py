@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from gtensor.array.creation import zeros
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
 from gtensor.models.language import check_tokens
@@ -14,8 +15,10 @@ from gtensor.nn import init
 from gtensor.nn.blocks.ssm import SSMBlock, SSMState
 from gtensor.nn.blocks.workspaces import Block
 from gtensor.nn.containers import ModuleList
+from gtensor.nn.context import SharedAttentionContext
 from gtensor.nn.layers import DeviceLike, Embedding, Linear
 from gtensor.nn.normalization import RMSNorm
+from gtensor.nn.parameter import Parameter
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -29,7 +32,8 @@ _DRAWN = (*_INTO_STREAM, "in_proj.weight", "gate_proj.weight", "gates.weight", "
 class SSMConfig:
     """The sizes of an SSM; the rest as in `nn.blocks.SSMBlock`.
 
-    `tied`: the output's weights are those of the embedding.
+    `tied`: the output's weights are those of the embedding. `context`: the blocks share a
+    `SharedAttentionContext` of learnable strength.
     """
 
     vocabulary: int = 256
@@ -42,6 +46,7 @@ class SSMConfig:
     hidden: int | None = None
     eps: float = 1e-5
     tied: bool = False
+    context: bool = False
 
 
 class SSM(Block):
@@ -64,10 +69,11 @@ class SSM(Block):
                              "wanted 1 or more of each")
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.embedding = Embedding(c.vocabulary, c.width, **place)
-        self.blocks = ModuleList([
-            SSMBlock(c.width, c.mixer, c.state, c.expansion, c.conv, c.hidden, c.eps,
-                     workspace=self.workspace, **place)
-            for _ in range(c.layers)])
+        context = SharedAttentionContext(
+            c.width, strength=Parameter(zeros((), **place))) if c.context else None
+        self.blocks = ModuleList([SSMBlock(
+            c.width, c.mixer, c.state, c.expansion, c.conv, c.hidden, c.eps, context,
+            self.workspace, **place) for _ in range(c.layers)])
         self.norm = RMSNorm(c.width, c.eps, **place)
         self.head = None if c.tied else Linear(c.width, c.vocabulary, False, **place)
         for name, parameter in self.named_parameters():

@@ -51,6 +51,21 @@ def test_it_learns_to_remember(mixer: str) -> None:
     assert loss.item() < 0.3  # of 2.3
 
 
+def test_a_context_is_learned_by_all_blocks_and_read_by_steps() -> None:
+    model = made(context=True)
+    tokens = gt.tensor(np.random.default_rng(1).integers(0, 11, (2, 5)))
+    optimizer = AdamW(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (model(tokens) * model(tokens)).mean().backward()
+        optimizer.step()
+    strengths = [p for name, p in model.named_parameters() if name.endswith("strength")]
+    assert len(strengths) == 1 and strengths[0].item() != 0
+    wanted, state = model.eval()(tokens).numpy(), model.initial_state(2)
+    for i in range(5):
+        np.testing.assert_allclose(model.step(tokens[:, i], state).numpy(), wanted[:, i], atol=1e-5)
+
+
 def test_tied_weights_are_those_of_the_embedding() -> None:
     assert "head.weight" in made().state_dict()
     tied = made(tied=True)

@@ -99,7 +99,10 @@ class GatedRecurrence(Module):
 
     def terms(self, u: Tensor) -> tuple[Tensor, Tensor, None]:
         """What the scan takes: a and b of u's shape."""
-        a = F.sigmoid(self.gates(u))
+        gates = self.gates(u)
+        if gates.dtype != u.dtype:  # of a half type, by `gt.autocast`, which rounds what is near 1
+            gates = gates.astype(u.dtype)
+        a = F.sigmoid(gates)
         return a, u - a * u, None
 
     def read(self, h: Tensor, u: Tensor, reading: None) -> Tensor:

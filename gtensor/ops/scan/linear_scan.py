@@ -261,7 +261,7 @@ linear_scan_grad = op(
 )
 
 linear_scan_op = op(
-    "linear_scan", cpu=_forward_cpu, gpu=_forward_gpu,
+    "linear_scan", autocast="float32", cpu=_forward_cpu, gpu=_forward_gpu,
     saves={"a": "a initial out", "b": "a", "initial": "a"},
     backward=_backward, tangent=_tangent, batch=trailing,
     samples=[Sample((shape, shape, (*shape[:-2], shape[-1]) if begun else None),

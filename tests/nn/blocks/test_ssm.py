@@ -109,6 +109,20 @@ def test_a_selective_block_saves_two_arrays_of_all_its_states() -> None:
     assert y.shape == x.shape
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_autocast_the_recurrence_is_in_float32(kind: str) -> None:
+    """Products alone are rounded: factors near 1 would round to 1 in bfloat16."""
+    block, x = made(kind, np.float32), gt.tensor(random(2, 9, WIDTH, dtype=np.float32))
+    wanted, seen = block(x).numpy(), []
+    scan = nn.functional.linear_scan
+    with pytest.MonkeyPatch.context() as patched, gt.autocast("bfloat16"):
+        patched.setattr(nn.functional, "linear_scan",
+                        lambda *given: seen.append(given[0]) or scan(*given))
+        y = block(x)
+    assert y.dtype == gt.float32 and seen[0].dtype == gt.float32
+    np.testing.assert_allclose(y.numpy(), wanted, atol=0.05)
+
+
 def test_a_step_sees_only_those_before() -> None:
     block = made("gated")
     x = random(1, 8, WIDTH)
