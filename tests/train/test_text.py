@@ -33,7 +33,7 @@ def scores(folder: Path) -> list[float]:
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        assert 0 < float(row["gradient_norm"]) and 0 <= float(row["clipped"]) <= 1
+        assert float(row["gradient_norm"]) > 0 and 0 <= float(row["clipped"]) <= 1
         assert float(row["weight_norm"]) > 1
     return [float(row["held_out_nats_per_byte"]) for row in rows]
 
