@@ -68,7 +68,7 @@ def _result_dtype(op: Op, array: Array, value: Array | Scalar) -> np.dtype:
 
 def write(
     op: Op, target: Tensor, value: Tensor | Array | Scalar, params: Params,
-    indices: tuple[Tensor | None, ...] = (), others: tuple[Tensor, ...] = (),
+    indices: tuple[Tensor, ...] = (), others: tuple[Tensor, ...] = (),
 ) -> Tensor:
     """Overwrite `target` with op(target, value, *indices); the caller has checked shapes, dtypes.
 
@@ -91,7 +91,7 @@ def write(
 def write_all(
     op: Op, targets: Sequence[Tensor], values: Sequence[Tensor], params: Params
 ) -> None:
-    """Overwrite many tensors of one device by one call of an update (`ops.build.updates`).
+    """Overwrite many tensors of one device by one call of an op, such as an optimizer's update.
 
     The path gets the arrays of `targets` and `values`, and the targets' as `out`. The caller has
     checked shapes and dtypes, and records no ops. An error before the path, or a TypeError or

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gtensor.backend import Device
-from gtensor.engine.in_place import write
+from gtensor.engine.in_place import write_all
 from gtensor.engine.op import Op
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 
 def _cached_attention_path(
-    device: Device, keys: Array, packed: Array, cos: Array | None, sin: Array | None, *,
-    state: tuple[Array, ...], start: int, scale: float, out: Array | None = None,
-) -> Array:
-    """Write keys, values and, over the queries, what they attend to; `keys` is returned."""
-    (values,) = state[:1]
+    device: Device, keys: Array, values: Array, packed: Array, cos: Array | None = None,
+    sin: Array | None = None, *, start: int, scale: float, out: Array | None = None,
+) -> None:
+    """Write keys, values and, over the queries, what they attend to."""
     kv_heads = keys.shape[1]
     heads, length = packed.shape[2] - 2 * kv_heads, packed.shape[1]
     if cos is not None and sin is not None:
@@ -36,7 +35,6 @@ def _cached_attention_path(
         _attend_one(device, packed[:, 0, :heads], *seen, scale)
     else:
         _attend_many(device, by_head[:, :heads], *seen, start, scale)
-    return keys
 
 
 def _attend_one(device: Device, queries: Array, keys: Array, values: Array, scale: float) -> None:
@@ -71,7 +69,7 @@ def _attend_many(
 
 
 cached_attention_op = Op(
-    "cached_attention", inputs="keys packed cos sin", **placed(_cached_attention_path),
+    "cached_attention", **placed(_cached_attention_path),
     backward=None, tangent=None, samples=None,
     doc="Attention of new positions to those in a cache and to each other, at inference.",
 )
@@ -96,6 +94,7 @@ def cached_attention(
     """
     batch, length, _, features = packed.shape
     heads = packed.shape[2] - 2 * keys.shape[1]
-    write(cached_attention_op, keys, packed, {"start": start, "scale": features**-0.5},
-          (cos, sin), (values, packed))
+    tables = () if cos is None or sin is None else (cos, sin)
+    write_all(cached_attention_op, (keys, values, packed), tables,
+              {"start": start, "scale": features**-0.5})
     return reshape(packed[:, :, :heads], (batch, length, heads * features))
