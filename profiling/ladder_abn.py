@@ -165,7 +165,8 @@ class Stack:
         """By batch_norm and the activation, in eager mode or compiled."""
         import torch
 
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        if self.device == "cuda":
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         place = {"device": self.device, "dtype": getattr(torch, self.dtype)}
         x, target, kernels = self.arrays()
         x, target = (torch.tensor(array, **place) for array in (x, target))

@@ -5,6 +5,7 @@
     python profiling/ladder_blocks.py --only token          # a token with the KV cache
     python profiling/ladder_blocks.py --only memory         # peak and saved bytes of a step
     python profiling/ladder_blocks.py --only allocations    # of a block, with and without workspace
+    python profiling/ladder_blocks.py --device cuda         # steps and tokens on a GPU
 
 PyTorch runs eagerly, the same equations from the same weights (`peer_gpt.py`), with as many
 threads. Losses are compared after two updates. The peak is the arena's, from which every array
@@ -25,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from ladder import Ladder
-from ladder_command import Figure, Options, Part, main
+from ladder_command import Figure, Options, Part, left_out, main
 
 import gtensor as gt
 from gtensor import models
@@ -45,14 +46,17 @@ TOKENS = 32  # in one call
 
 def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]]:
     """The parts, by name."""
-    if options.device != "cpu":
-        return
-    if find_spec("torch"):
+    if not (why := left_out("torch", options.device)):
         import torch
 
         torch.set_num_threads(options.threads or torch.get_num_threads())
-        yield "step", lambda: step(quick(SMALL, options), 8, 128)
-        yield "token", lambda: token(quick(SMALL, options))
+        device = options.device
+        yield "step", lambda: step(quick(SMALL, options), 8, 128, device)
+        yield "token", lambda: token(quick(SMALL, options), device)
+    else:
+        print(why, file=sys.stderr)
+    if options.device == "cuda":
+        return
     yield "memory", lambda: memory(quick(LARGE, options), 4, 256)
     yield "allocations", allocations
 
@@ -62,7 +66,7 @@ def quick(config: GPTConfig, options: Options) -> GPTConfig:
     return GPTConfig(**{**vars(config), "layers": 2}) if options.quick else config
 
 
-def twins(config: GPTConfig) -> tuple[GPT, Any]:
+def twins(config: GPTConfig, device: str = "cpu") -> tuple[GPT, Any]:
     """A GPT, and PyTorch's with its weights."""
     import torch
     from peer_gpt import PeerGPT
@@ -74,7 +78,7 @@ def twins(config: GPTConfig) -> tuple[GPT, Any]:
                      config.length)
     theirs.load_state_dict({name: torch.tensor(value.numpy().copy())
                             for name, value in mine.state_dict().items()})
-    return mine, theirs
+    return mine.to(device), theirs.to(device)
 
 
 def tokens(batch: int, length: int) -> np.ndarray:
@@ -87,7 +91,7 @@ def tokens(batch: int, length: int) -> np.ndarray:
 def own_step(model: GPT, given: np.ndarray) -> Callable[[], float]:
     """Forward, backward, update; the loss."""
     optimizer = gt.optim.AdamW(model.parameters(), lr=1e-3)
-    windows = gt.tensor(given)
+    windows = gt.tensor(given, device=model.head.weight.device)
 
     def run() -> float:
         scores = model(windows[:, :-1]).reshape((-1, model.config.vocabulary))
@@ -106,7 +110,7 @@ def peer_step(model: Any, given: np.ndarray) -> Callable[[], float]:
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    windows = torch.tensor(given)
+    windows = torch.tensor(given, device=model.head.weight.device)
 
     def run() -> float:
         loss = torch.nn.functional.cross_entropy(
@@ -119,14 +123,14 @@ def peer_step(model: Any, given: np.ndarray) -> Callable[[], float]:
     return run
 
 
-def step(config: GPTConfig, batch: int, length: int) -> Iterator[Part]:
+def step(config: GPTConfig, batch: int, length: int, device: str) -> Iterator[Part]:
     given = tokens(batch, length)
-    mine, theirs = twins(config)
+    mine, theirs = twins(config, device)
     runs = {"gtensor": own_step(mine, given), "pytorch": peer_step(theirs, given)}
-    reference = peer_step(twins(config)[1], given)
+    reference = peer_step(twins(config, device)[1], given)
     for run in (*runs.values(), reference):
         run(), run()
-    ladder = Ladder(f"GPT step, {config.layers} layers", reference, tolerance=1e-4)
+    ladder = Ladder(f"GPT step, {config.layers} layers", reference, tolerance=1e-4, device=device)
     for name, run in runs.items():
         ladder.rung(name, run)
     ladder.target("gtensor", "pytorch", STEP_TARGET)
@@ -136,12 +140,12 @@ def step(config: GPTConfig, batch: int, length: int) -> Iterator[Part]:
 # -- a token ---------------------------------------------------------------------------------------
 
 
-def token(config: GPTConfig) -> Iterator[Part]:
+def token(config: GPTConfig, device: str) -> Iterator[Part]:
     """Greedy text from one prompt: the tokens must be the same."""
     import torch
     from peer_gpt import Cache
 
-    mine, theirs = (model.eval() for model in twins(config))
+    mine, theirs = (model.eval() for model in twins(config, device))
     prompt = [1, 2, 3]
 
     def own() -> list[int]:
@@ -149,16 +153,16 @@ def token(config: GPTConfig) -> Iterator[Part]:
 
     @torch.no_grad()
     def peer() -> list[int]:
-        caches = [Cache(config.heads, config.length, config.width // config.heads)
+        caches = [Cache(config.heads, config.length, config.width // config.heads, device)
                   for _ in range(config.layers)]
-        given, made = torch.tensor([prompt]), []
+        given, made = torch.tensor([prompt], device=device), []
         for _ in range(TOKENS):
             made.append(int(theirs(given, caches)[0, -1].argmax()))
-            given = torch.tensor([[made[-1]]])
+            given = torch.tensor([[made[-1]]], device=device)
         return made
 
     ladder = Ladder(f"{TOKENS} tokens, {config.layers} layers", peer, tolerance=0, per=TOKENS,
-                    unit="token")
+                    unit="token", device=device)
     ladder.rung("gtensor", own)
     ladder.rung("pytorch", peer)
     ladder.target("gtensor", "pytorch", TOKEN_TARGET)

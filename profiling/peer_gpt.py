@@ -34,8 +34,9 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Cache:
     """Keys and values of the positions so far."""
 
-    def __init__(self, heads: int, capacity: int, features: int) -> None:
-        self.keys, self.values = (torch.empty(1, heads, capacity, features) for _ in range(2))
+    def __init__(self, heads: int, capacity: int, features: int, device: str) -> None:
+        self.keys, self.values = (torch.empty(1, heads, capacity, features, device=device)
+                                  for _ in range(2))
         self.length = 0
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,7 +72,8 @@ class PeerGPT(nn.Module):
         self.head = nn.Linear(width, vocabulary, bias=False)
         features = width // heads
         angles = torch.arange(length)[:, None] / 10000**(torch.arange(0, features, 2) / features)
-        self.cos, self.sin = angles.cos()[:, None], angles.sin()[:, None]  # (T, 1, features / 2)
+        for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
+            self.register_buffer(name, table[:, None], persistent=False)  # (T, 1, features / 2)
 
     def forward(self, tokens: Tensor, caches: list[Cache] | None = None) -> Tensor:
         start = caches[0].length if caches else 0

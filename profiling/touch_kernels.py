@@ -228,6 +228,21 @@ def touch_abn(options: Options) -> None:
                           (options.device, "cpu"))
 
 
+def touch_context(options: Options) -> None:
+    """An attention context is moved as on the CPU, from values that are not finite, too."""
+    rng = np.random.default_rng(SEED)
+    for dtype in (DTYPES[name] for name in options.dtypes):
+        x, y = (rng.standard_normal((2, 50, 6)) for _ in range(2))
+        y[0, 0, 0] = np.nan
+        results = []
+        for place in (options.device, "cpu"):
+            context = gt.nn.SharedAttentionContext(6, rate=0.5)
+            for _ in range(2):
+                context.update(*(gt.tensor(v, dtype=dtype, device=place) for v in (x, y)))
+            results.append(to_numpy(context.context))
+        close(f"the context, {dtype.name}", *results, TOLERANCES[dtype], (options.device, "cpu"))
+
+
 def touch_products(options: Options) -> None:
     """A product is added to what a buffer holds, in the buffer."""
     rng = np.random.default_rng(SEED)
@@ -327,7 +342,7 @@ def touch_streams(options: Options) -> None:
 
 CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping, "averages": touch_averages,
           "scaler": touch_scaler, "running statistics": touch_running_statistics,
-          "abn": touch_abn}
+          "abn": touch_abn, "context": touch_context}
 CUDA_CHECKS = {"products": touch_products, "own products": touch_own_products,
                "arena": touch_arena, "streams": touch_streams}
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import op
-from gtensor.engine.samples import alike, apart, normal, unary
+from gtensor.engine.samples import Sample, alike, apart, normal, unary
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import along, axis_index, from_end
 from gtensor.ops.build.arguments import want_tensors
+from gtensor.ops.build.batching import trailing, unchanged
 from gtensor.ops.build.formula import Formula, derivative
 from gtensor.ops.build.fused import formula_of, fused, paths
+from gtensor.ops.build.path_builders import placed
 from gtensor.ops.build.pointwise import partial, pointwise
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace
+    from gtensor.backend import Device
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
 
 
 # -- mish ------------------------------------------------------------------------------------------
@@ -107,6 +111,66 @@ swish_gated = op(
 )
 
 
+# -- SwiGLU of one array ---------------------------------------------------------------------------
+
+
+def _swiglu_path(device: Device, x: Array, *, out: Array | None = None) -> Array:
+    half = x.shape[-1] // 2
+    if out is None:
+        out = device.empty((*x.shape[:-1], half), x.dtype, "swiglu")
+    return raw[device.type].swish_gated(x[..., :half], x[..., half:], out=out)
+
+
+def _swiglu_grad_path(device: Device, g: Array, x: Array, *, out: Array | None = None) -> Array:
+    """Both halves of the gradient in one array."""
+    half, ns = x.shape[-1] // 2, raw[device.type]
+    gate, value = x[..., :half], x[..., half:]
+    if out is None:
+        out = device.empty(x.shape, x.dtype, "swiglu_grad")
+    ns.swish_gated_grad_gate(g, gate, value, out=out[..., :half])
+    ns.swish_gated(gate, g, out=out[..., half:])
+    return out
+
+
+def _split(ns: Namespace, x: ArrayOrTensor) -> tuple[Any, Any]:
+    half = x.shape[-1] // 2
+    return ns.slice(x, key=along(-1, 0, half)), ns.slice(x, key=along(-1, half, None))
+
+
+def _swiglu_grad_composed(g: Tensor, x: Tensor) -> Tensor:
+    gate, value = _split(recorded, x)
+    return recorded.concat(recorded.swish_gated_grad_gate(g, gate, value),
+                           recorded.swish_gated(gate, g), axis=-1,
+                           sizes=(gate.shape[-1],) * 2)
+
+
+def _swiglu_backward(ns: Namespace, step: Step, g: Array) -> None:
+    step.give(0, ns.swiglu_grad(g, *step.saved))
+
+
+def _swiglu_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Any:
+    (gate, value), (dgate, dvalue) = (_split(ns, x) for x in (primals[0], tangents[0]))
+    return ns.add(ns.swish_gated_grad_gate(dgate, gate, value), ns.swish_gated(gate, dvalue))
+
+
+swiglu_grad = op(
+    "swiglu_grad", **placed(_swiglu_grad_path), backward=None, tangent=None,
+    composed=_swiglu_grad_composed, batch=trailing,
+    samples=[Sample(((*shape[:-1], shape[-1] // 2), shape)) for shape in ((3, 4), (2, 3, 2))],
+    doc="The gradient of swiglu, in the shape of its input.",
+)
+
+swiglu_op = op(
+    "swiglu", **placed(_swiglu_path), saves={"x": "x"},
+    backward=_swiglu_backward, tangent=_swiglu_tangent, batch=unchanged,
+    samples=[Sample((shape,)) for shape in ((3, 4), (6,), (2, 3, 2), (0, 4), (2, 0))],
+    reference=lambda torch, x: torch.nn.functional.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],
+    doc="silu(a) * b with the halves a and b of the last axis.",
+)
+
+
 # -- public functions ------------------------------------------------------------------------------
 
 
@@ -130,7 +194,8 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
     Source: Dauphin et al., "Language modeling with gated convolutional networks", 2016.
     """
-    return gated(*_halves("glu", input, dim))
+    axis, half = _half("glu", input, dim)
+    return gated(input[along(axis, 0, half)], input[along(axis, half, None)])
 
 
 def swiglu(input: Tensor, dim: int = -1) -> Tensor:
@@ -138,14 +203,18 @@ def swiglu(input: Tensor, dim: int = -1) -> Tensor:
 
     Source: Shazeer, "GLU variants improve Transformer", 2020.
     """
-    return swish_gated(*_halves("swiglu", input, dim))
+    axis, half = _half("swiglu", input, dim)
+    if axis == -1:
+        return swiglu_op(input)
+    return swish_gated(input[along(axis, 0, half)], input[along(axis, half, None)])
 
 
-def _halves(name: str, input: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+def _half(name: str, input: Tensor, dim: int) -> tuple[int, int]:
+    """The axis from the end, and half of its size."""
     want_tensors(name, input=input)
     axis = from_end(axis_index(dim, input.ndim, name), input.ndim)
     half, odd = divmod(input.shape[axis], 2)
     if odd:
         raise ValueError(f"{name} was given {input.shape[axis]} elements along axis {dim}; wanted "
                          "an even number")
-    return input[along(axis, 0, half)], input[along(axis, half, None)]
+    return axis, half

@@ -89,11 +89,14 @@ class _Blocks:
         found = a[batch][..., rows, :]
         return self.wide(found) if self.device.type == "cpu" else found
 
-    def over(self, x: Array, sums: Array) -> Array:
-        """Arrived gradients over the sums of their weights: fewer elements than weights have."""
-        out = self.factor(2, x.shape)
-        self.xp.divide(x, sums, out=out)
-        return out.astype(x.dtype, copy=False)
+    def over(self, x: Array, sums: Array) -> tuple[Array, Array | None]:
+        """Arrived gradients over the sums of their weights, which are then not to be divided.
+
+        There are fewer of them. A GPU divides the weights in place, without a buffer for these.
+        """
+        if self.device.type != "cpu":
+            return x, sums
+        return np.divide(x, sums, out=self.factor(2, x.shape)), None
 
     def row_dots(self, a: Array, b: Array) -> Array:
         """The sums of a * b along the last axis, as a column."""
@@ -221,8 +224,9 @@ def _attend(
 ) -> tuple[Any, Any]:
     """Write the output of some queries; their largest scores and sums of exponentials."""
     xp = blocks.xp
-    # BLAS writes where neighbours in a row are neighbours in memory
-    direct = place.dtype == blocks.work and place.flags.c_contiguous
+    # on the CPU many matrices are one call only where they lie one behind the other
+    direct = place.dtype == blocks.work and (
+        place.flags.c_contiguous or blocks.device.type != "cpu")
     mixed = place if direct else blocks.output(0, place.shape)
     top = total = None
     for columns in blocks.column_blocks(rows):
@@ -301,13 +305,15 @@ def _attend_backward(
     xp = blocks.xp
     g, attended, largest, total = known
     queries, scale = blocks.scaled(0, blocks.part(blocks.q, batch, rows))
-    arrived = blocks.over(blocks.part(g, batch, rows), total[batch][..., rows, :])
+    arrived, sums_left = blocks.over(blocks.part(g, batch, rows), total[batch][..., rows, :])
     shift = blocks.row_dots(arrived, attended[batch][..., rows, :])
     for columns in blocks.column_blocks(rows):
         keys, values = (blocks.part(x, batch, columns) for x in (blocks.k, blocks.v))
         p = blocks.scores(batch, rows, columns)
         p -= largest[batch][..., rows, :]
         xp.exp(p, out=p)
+        if sums_left is not None:
+            p /= sums_left
         change = blocks.product(1, arrived, values)
         kept = blocks.kept(first, rows, p.shape)
         if kept is not None:

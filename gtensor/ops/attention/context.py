@@ -30,7 +30,7 @@ from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.batching import Inputs, Mapped
 from gtensor.ops.build.cpu_tiles import computed_in, whole_tiles
-from gtensor.ops.build.path_builders import placed, tiled
+from gtensor.ops.build.path_builders import into, placed, tiled
 from gtensor.ops.linalg.matrix_products import swapped
 
 if TYPE_CHECKING:
@@ -253,11 +253,13 @@ context_add = op(
 # -- the update ------------------------------------------------------------------------------------
 
 
+_finite = into(np.isfinite)
 _AVERAGE = elementwise(
     "T cov, T denom, T context, float64 rate", "T out",
-    "const T ratio = cov / denom, share = T(rate); const bool alike = denom > T(1e-12) && "
-    "ratio - ratio == T(0); out = (T(1) - share) * context + share * (alike ? tanh(ratio) : T(0))",
-    name="gt_context_average")
+    "typedef gt_float<T> F; const F ratio = gt_up(cov) / gt_up(denom), share = F(rate); "
+    "const bool alike = gt_up(denom) > F(1e-12) && ratio - ratio == F(0); "
+    "out = T((F(1) - share) * gt_up(context) + share * (alike ? tanh(ratio) : F(0)))",
+    "number.cuh", name="gt_context_average")
 
 
 def _average_cpu(
@@ -270,7 +272,7 @@ def _average_cpu(
         ratio, length, no = cov[key], denom[key], unknown[key]
         np.copyto(ratio, 0, where=np.less_equal(length, _TINY, out=no))
         np.divide(ratio, length, out=ratio, where=np.logical_not(no, out=no))
-        np.copyto(ratio, 0, where=np.logical_not(np.isfinite(ratio, out=no), out=no))
+        np.copyto(ratio, 0, where=np.logical_not(_finite(ratio, no), out=no))
         np.tanh(ratio, out=ratio)
         ratio *= rate
         target = np.multiply(context[key], 1 - rate, out=out[key])
@@ -293,7 +295,7 @@ def _centred_cpu(scratch: Scratch, name: str, x: np.ndarray, width: int) -> tupl
         for row, number in zip(rows, numbers, strict=True):
             row[...] = x[np.unravel_index(number, lead)]
     unknown = scratch("unknown", rows.shape, np.bool_)
-    np.logical_not(np.isfinite(rows, out=unknown), out=unknown)
+    np.logical_not(_finite(rows, unknown), out=unknown)
     np.copyto(rows, 0, where=unknown)
     mean = scratch("mean", (width,), np.float64)
     rows -= np.mean(rows, axis=0, dtype=np.float64, out=mean)
