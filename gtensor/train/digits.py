@@ -73,7 +73,7 @@ class Digits(Recipe[DigitsOptions]):
 
     title = "handwritten digits, 8 x 8 pixels (scikit-learn)"
     score_name = "accuracy"
-    score_rises = True
+    score_is_loss = False
     loss_name = "cross entropy (nats, log scale)"
     counted = "img"
 

@@ -15,7 +15,10 @@ from gtensor.train.trainer import Trainer
 
 
 def loss_curve(path: Path, trainer: Trainer) -> None:
-    """Training loss of every step and its mean by epoch; the held-out score on the right."""
+    """Training loss of every step and its mean by epoch; the held-out score.
+
+    On an axis of its own on the right, unless it is the same loss.
+    """
     progress, recipe = trainer.progress, trainer.recipe
     figure, axes = _figure((8, 4.5))
     steps = np.arange(1, len(progress.losses) + 1)
@@ -28,15 +31,18 @@ def loss_curve(path: Path, trainer: Trainer) -> None:
         places = size * np.arange(1, epochs + 1)
         axes.plot(places, means, color="#1f4e8c", marker="o", markersize=3,
                   label="training loss, mean of the epoch")
-        right = axes.twinx()
         label = f"held-out {recipe.score_name}"
+        right = axes if recipe.score_is_loss else axes.twinx()
         right.plot(places, progress.scores, color="#c8553d", marker="s", markersize=3, label=label)
-        right.set_ylabel(label + recipe.score_unit, color="#c8553d")
-        right.yaxis.set_major_formatter(lambda value, place: recipe.shown(value))
-        right.spines["top"].set_visible(False)
+        if right is not axes:
+            right.set_ylabel(label, color="#c8553d")
+            right.yaxis.set_major_formatter(lambda value, place: recipe.shown(value))
+            right.spines["top"].set_visible(False)
     figure.legend(*_handles(*figure.axes), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3,
                   frameon=False)  # below: curves lie anywhere within
     axes.set_yscale("log")
+    for ticks in ("major", "minor"):  # 3 and not 3 * 10**0
+        getattr(axes.yaxis, f"set_{ticks}_formatter")(lambda value, place: f"{value:.3g}")
     axes.set_xlabel("step")
     axes.set_ylabel(recipe.loss_name)
     axes.set_title(recipe.title, loc="left")

@@ -70,15 +70,14 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 class Recipe(Generic[OptionsT]):
     """A training job; a subclass for each.
 
-    `title` is a line about the data; `score_name` what `score` measures, `score_unit` its unit and
-    `score_rises` whether larger is better; `loss_name` the axis of the losses' picture; `counted`
-    what the progress bar counts, `each` how many of it an example has.
+    `title` is a line about the data; `score_name` what `score` measures, `score_is_loss` whether it
+    is the loss of held-out data; `loss_name` the axis of the losses' picture; `counted` what the
+    progress bar counts, `each` how many of it an example has.
     """
 
     title: ClassVar[str]
     score_name: ClassVar[str]
-    score_unit: ClassVar[str] = ""
-    score_rises: ClassVar[bool] = False
+    score_is_loss: ClassVar[bool] = True
     loss_name: ClassVar[str]
     counted: ClassVar[str] = "examples"
     ema_decay: float | None = None  # of averaged weights, which are scored; None for none
@@ -109,8 +108,8 @@ class Recipe(Generic[OptionsT]):
         raise TypeError(f"{type(self).__name__} has no score(); write one")
 
     def shown(self, score: float) -> str:
-        """A score as text, with its unit."""
-        return f"{score:.4f}{self.score_unit}"
+        """A score as text."""
+        return f"{score:.4f}"
 
     def after_epoch(self, trainer: Trainer, folder: Path) -> None:
         """Write pictures of the state after an epoch, if there are any."""
