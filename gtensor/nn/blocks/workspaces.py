@@ -40,11 +40,6 @@ class BlockWorkspace:
         return found
 
     @property
-    def bytes_saved(self) -> int:
-        """The bytes of arrays that needed no new memory."""
-        return sum(workspace.bytes_saved for workspace in self._on.values())
-
-    @property
     def allocations(self) -> int:
         """How many buffers were made."""
         return sum(workspace.allocations for workspace in self._on.values())
@@ -59,7 +54,8 @@ class BlockWorkspace:
 class Block(Module):
     """A module whose intermediate values lie in a workspace, where backward does not save them.
 
-    `workspace` may be shared by blocks that run one after another, as a model's do.
+    `workspace` may be shared by blocks that run one after another, as a model's do. `bytes_saved`
+    counts the bytes that this one, and those that it calls, did not have to allocate.
     """
 
     workspace: BlockWorkspace
@@ -67,13 +63,16 @@ class Block(Module):
     def __init__(self, workspace: BlockWorkspace | None = None) -> None:
         super().__init__()
         self.workspace = workspace or BlockWorkspace()
+        self.bytes_saved = 0
 
     @contextmanager
     def places(self, device: Device) -> Iterator[Places]:
         """Within the block, `place(name)` puts new arrays into the workspace of the device."""
         workspace = self.workspace.on(device)
+        before = workspace.bytes_saved
         with workspace.serving():
             yield Places(workspace)
+        self.bytes_saved += workspace.bytes_saved - before
 
     def widths(self) -> dict[str, int]:
         """Elements of a position in each named value, as wide as the block's weights make them."""
