@@ -161,7 +161,7 @@ if [[ $PART =~ ^(all|ladders)$ ]]; then
         "$PYTHON" profiling/ladder_overhead.py --device cuda --rounds 9 --out "$WORK/ladders"
     step ladder_blocks 30 ladders.log file:profiling/ladder_blocks.py\ module:torch \
         "$PYTHON" profiling/ladder_blocks.py --device cuda --quick --out "$WORK/ladders"
-    step ladder_autodiff 50 ladders.log file:profiling/ladder_autodiff.py \
+    step ladder_autodiff 45 ladders.log file:profiling/ladder_autodiff.py \
         "$PYTHON" profiling/ladder_autodiff.py --device cuda --quick --out "$WORK/ladders"
     step ladder_checkpoint 70 ladders.log file:profiling/ladder_checkpoint.py\ module:safetensors \
         "$PYTHON" profiling/ladder_checkpoint.py --device cuda --quick --out "$WORK/ladders"

@@ -114,7 +114,7 @@ def test_freed_blocks_of_one_size_are_handed_on_once() -> None:
 def test_planted_fault_a_call_between_the_check_and_the_stores_of_a_hit_is_caught(monkeypatch):
     monkeypatch.setattr(Streams, "count", property(lambda _: 0, lambda *_: None), raising=False)
     with pytest.raises((AssertionError, IndexError, AttributeError)):
-        for _ in range(20):
+        for _ in range(100):
             test_freed_blocks_of_one_size_are_handed_on_once()
     gc.collect()  # broken blocks in cycles, whose errors are no later test's
 
