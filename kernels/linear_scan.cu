@@ -93,7 +93,7 @@ __global__ void linear_scan_forward(const T *a, const T *b, const T *initial, T 
 }
 
 // The gradients: db[t] = g[t] + a[t + 1] * db[t + 1], da[t] = db[t] * h[t - 1] with `initial` before
-// the first h, dinitial = a[0] * db[0]. Each of da, db, dinitial may be NULL; h may be where da is.
+// the first h, dinitial = a[0] * db[0]. Each of da, db, dinitial may be NULL; none overlaps h.
 template <typename T>
 __global__ void linear_scan_backward(const T *g, const T *a, const T *h, const T *initial, T *da,
                                      T *db, T *dinitial, gt_index rows, gt_index steps,

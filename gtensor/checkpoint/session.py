@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from gtensor import random as random_numbers
+from gtensor.array.creation import empty
 from gtensor.backend import Device, get_device
 from gtensor.checkpoint.errors import CheckpointError, CheckpointMismatch
 from gtensor.checkpoint.matching import Rename, Report, fit
@@ -111,15 +112,18 @@ def load(
             if name not in about["parts"]:
                 raise _lacks(path, name, about["parts"],
                              f"; load it with {name}={False if name == RANDOM else None}")
-        writes = [write for name, part in parts.items() if _is_plain(part)
-                  for write in _read_module(file, about["parts"][name], part, name, strict)]
+        read = [_read_module(file, about["parts"][name], part, name, strict)
+                for name, part in parts.items() if _is_plain(part)]
         states = {name: _read_state(file, about["parts"][name])
                   for name, part in parts.items() if not _is_plain(part)}
         progress = _read_state(file, about["progress"])
     _load_states(parts, states, path)
     with no_grad():
-        for place, value in writes:
-            place[...] = value
+        for writes, late in read:
+            for place, value in writes:
+                place[...] = value
+            for owner, name, buffer in late:
+                owner._buffers[name] = buffer
     return progress
 
 
@@ -260,10 +264,19 @@ def _places(model: Any) -> dict[str, Tensor]:
 
 def _read_module(
     file: safe_open, packed: Any, module: Module, part: str, strict: bool
-) -> list[tuple[Tensor, Tensor]]:
-    """The module's tensors and what is to be written into each, all checked."""
+) -> tuple[list[tuple[Tensor, Tensor]], list[tuple[Module, str, Tensor | None]]]:
+    """The module's tensors and what is to be written into each, all checked.
+
+    Then the buffers that a module makes only while it runs, made or None as the file has them.
+    """
     names = _names_of(file, part)
-    places = _places(module)
+    places = dict(_places(module))
+    late = module.late_buffers() if isinstance(module, Module) else {}
+    home = _device_of(module)
+    made = {name: empty(shape, file.entry(names[name]).dtype, home)
+            for name, (_, _, shape) in late.items() if name in names and name not in places}
+    gone = [name for name in late if name in places and name not in names]
+    places = {name: place for name, place in (places | made).items() if name not in gone}
     if len(names) != len(packed):
         raise _garbled(file.path, ValueError(f"a tensor of {part!r}, which is not in the file"))
     plan, report = fit(places, {new: file.entry(old) for new, old in names.items()}, None,
@@ -277,7 +290,8 @@ def _read_module(
         place = places[name]
         if memory_of(place) not in writes:  # of tied weights, the first
             writes[memory_of(place)] = place, read[names[source]].to(place.device).to(place.dtype)
-    return list(writes.values())
+    changes = [(*late[name][:2], made.get(name)) for name in (*made, *gone)]
+    return list(writes.values()), changes
 
 
 def _briefly(report: Report) -> str:

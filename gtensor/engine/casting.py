@@ -16,9 +16,11 @@ import numpy as np
 
 from gtensor.backend import device_of
 from gtensor.engine.bind import FLOAT32, SCALARS, as_numpy
-from gtensor.engine.context import grad_enabled, set_casts
+from gtensor.engine.context import grad_enabled, no_grad, set_casts
+from gtensor.engine.levels import Traced
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.tape import CONSUMED, Guards, Leaf, Record, overwritten, replayed
+from gtensor.engine.op import registry
+from gtensor.engine.tape import Guards, Leaf, new_record, overwritten, replayed
 from gtensor.engine.tensor import Tensor, wrap
 
 if TYPE_CHECKING:
@@ -70,12 +72,13 @@ class Casts:
             x = wrap(x, device_of(x))
         if x.dtype == dtype or x.dtype not in _CAST:
             return x
-        if dtype == FLOAT32 or self._leaves is None or type(x._node) is not Leaf:
+        if (dtype == FLOAT32 or self._leaves is None or type(x._node) is not Leaf
+                or isinstance(x, Traced)):
             return recorded.astype(x, dtype=dtype)
         found = self._leaves.get(x._node)
         if found is None or not found.serves(x, dtype):
             found = self._leaves[x._node] = _LeafCast(x, dtype)
-        return found.result
+        return found.of(x)
 
     def unites(self, dtypes: Sequence[np.dtype]) -> bool:
         """Whether a policy makes one floating dtype of them."""
@@ -83,21 +86,29 @@ class Casts:
 
 
 class _LeafCast:
-    """The cast of a leaf, until the leaf's memory is written or the cast's record is consumed."""
+    """The cast of a leaf, until the leaf's memory is written."""
 
-    __slots__ = ("guards", "result")
+    __slots__ = ("guards", "params", "result")
 
     def __init__(self, x: Tensor, dtype: np.dtype) -> None:
-        self.result = recorded.astype(x, dtype=dtype)
+        self.params: Params = {"dtype": dtype}
+        with no_grad():
+            self.result = recorded.astype(x, **self.params)
         self.guards: Guards = ((x._own_storage(), x._version, 0),)
         if x._device.graphs:
             self.guards += replayed(x._array, x._device)
 
     def serves(self, x: Tensor, dtype: np.dtype) -> bool:
-        """Whether it is the cast of x still, with a history where one is wanted."""
+        """Whether it is the cast of x still."""
         storage, version, _ = self.guards[0]
-        if (self.result.dtype != dtype or storage is not x._storage or version != x._version
-                or overwritten(self.guards)):
-            return False
-        node = self.result._node
-        return not grad_enabled() or isinstance(node, Record) and node.state != CONSUMED
+        return (self.result.dtype == dtype and storage is x._storage and version == x._version
+                and not overwritten(self.guards))
+
+    def of(self, x: Tensor) -> Tensor:
+        """The cast, with a record of its own: walks that share nothing else may both pass."""
+        made = self.result.detach()
+        if grad_enabled():
+            op = registry["astype"]
+            made._node = new_record(op, (x._node,), 1, *op.nothing_saved, self.params, made._array,
+                                    made._device)
+        return made

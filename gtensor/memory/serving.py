@@ -96,11 +96,13 @@ _place: ContextVar[named | None] = ContextVar("gtensor workspace place", default
 class Serving(Adaptor):
     """Places what is allocated under a name in the slots of that name's workspace."""
 
-    no_capture = "code that is served by a workspace"  # a graph keeps its addresses
+    def __init__(self, upstream: Resource, device: Device) -> None:
+        super().__init__(upstream)
+        self._device = device
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         place = _place.get()
-        if place is not None:
+        if place is not None and not self._device.capturing():  # a graph keeps its addresses
             index = place.count
             place.count += 1
             slot = place.slots.serve(self.upstream, place.name, index, nbytes, stream, label)
@@ -116,6 +118,16 @@ class Serving(Adaptor):
         elif slot.block is not None:
             slot.shared = slot.shared or stream != slot.block.stream
             self.upstream.record_use(slot.block, stream)
+
+
+@contextmanager
+def unserved() -> Iterator[None]:
+    """Within the block, this thread's new arrays come from the arena: they are to last."""
+    token = _place.set(None)
+    try:
+        yield
+    finally:
+        _place.reset(token)
 
 
 @contextmanager
@@ -139,7 +151,8 @@ def _enter(device: Device) -> None:
     with _lock:
         users = _users.get(device, 0)
         if not users:
-            push_adaptor(device, "a workspace that serves ops on", Serving)
+            push_adaptor(device, "a workspace that serves ops on",
+                         lambda upstream: Serving(upstream, device))
         _users[device] = users + 1
 
 

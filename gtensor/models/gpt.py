@@ -120,12 +120,22 @@ class GPT(Block):
     def read(self, tokens: Tensor, state: list[KVCache]) -> Tensor:
         """The scores of the next token (batch, vocabulary) after further tokens (batch, T).
 
-        The state then holds them, too. Nothing is recorded. Raises ValueError, with nothing
-        changed, for more positions than the state has room for.
+        The state then holds them, too; after an error it is as before. Nothing is recorded. Raises
+        ValueError for more positions than the state has room for, and for a state of another model.
         """
         check_tokens("GPT", tokens, 2)
-        with no_grad():
-            return self._scores(self._run(tokens, state)[:, -1])
+        lengths = {cache.length for cache in state}
+        if len(state) != len(self.blocks) or len(lengths) != 1:
+            raise ValueError(f"GPT was given a state of {len(state)} caches of {sorted(lengths)} "
+                             f"positions; wanted {len(self.blocks)} of equal length")
+        (before,) = lengths
+        try:
+            with no_grad():
+                return self._scores(self._run(tokens, state)[:, -1])
+        except BaseException:
+            for cache in state:
+                cache.length = before
+            raise
 
     def step(self, tokens: Tensor, state: list[KVCache]) -> Tensor:
         """As `read`, of one token (batch,) each."""
@@ -177,15 +187,21 @@ class GPT(Block):
             if missing:
                 raise CheckpointMismatch(f"{path} has no {missing[0]}; wanted a checkpoint of "
                                          "GPT-2")
-            (vocabulary, width), (length, _), (_, hidden) = (
-                file.entry(name).shape for name in needed)
-            layers = 0
-            while f"{prefix}h.{layers}.ln_1.weight" in file:
-                layers += 1
+            shapes = [file.entry(name).shape for name in needed]
+            if any(len(shape) != 2 for shape in shapes):
+                raise CheckpointMismatch(f"{path} has {', '.join(needed)} of shapes {shapes}; "
+                                         "wanted matrices")
+            (vocabulary, width), (length, _), (_, hidden) = shapes
+            if heads is None and width % 64:
+                raise CheckpointMismatch(f"{path} has a width of {width}, which is no multiple of "
+                                         "64; wanted the number of heads, too")
+            numbers = [int(name.removeprefix(prefix).split(".")[1]) for name in file
+                       if name.startswith(f"{prefix}h.")]
+            layers = max(numbers) + 1
             head = "lm_head.weight" in file
-            config = GPTConfig(
-                vocabulary, layers, width, heads or max(1, width // 64), None, hidden, length,
-                "gelu_tanh", "layer", False, True, tied=not head)
+            heads = width // 64 if heads is None else heads
+            config = GPTConfig(vocabulary, layers, width, heads, None, hidden, length, "gelu_tanh",
+                               "layer", False, True, tied=not head)
             model = cls(config, device)
             state = {}
             for name in model.state_dict():
@@ -195,6 +211,9 @@ class GPT(Block):
                     raise CheckpointMismatch(f"{path} has no {source}; wanted a checkpoint of "
                                              f"GPT-2 with {layers} layers")
                 value = file.get_tensor(source)
+                if value.dtype.kind not in "fV":
+                    raise CheckpointMismatch(f"{path} has {source} of dtype {value.dtype}; wanted "
+                                             "floating-point weights")
                 state[name] = value.mT if transposed else value
         model.load_state_dict(state)
         return model

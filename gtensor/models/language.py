@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,7 +62,7 @@ def generate(
     """
     if not len(prompt):
         raise ValueError("generate was given an empty prompt; wanted at least one token")
-    if temperature < 0 or top_k is not None and top_k < 1:
+    if not 0 <= temperature < inf or top_k is not None and top_k < 1:
         raise ValueError(f"generate was given temperature={temperature} and top_k={top_k}; wanted "
                          "0 or more, and 1 or more")
     return _generated(model, prompt, count, temperature, top_k, np.random.default_rng(seed))
@@ -97,11 +98,14 @@ def _generated(
 
 def _chosen(scores: np.ndarray, temperature: float, top_k: int | None,
             draws: np.random.Generator) -> int:
+    if not np.isfinite(scores).all():
+        raise ValueError("generate was given a model whose scores are not finite")
     if not temperature:
         return int(scores.argmax())
-    scaled = scores.astype(np.float64) / temperature
+    scaled = scores.astype(np.float64)
     if top_k is not None and top_k < len(scaled):
-        scaled[scaled < np.partition(scaled, -top_k)[-top_k]] = -np.inf
-    weights = np.exp(scaled - scaled.max())
+        scaled[np.argpartition(scaled, -top_k)[:-top_k]] = -np.inf
+    scaled -= scaled.max()  # before the division, which may overflow
+    weights = np.exp(scaled / temperature)
     sums = weights.cumsum()
     return int(np.searchsorted(sums, draws.random() * sums[-1], side="right"))

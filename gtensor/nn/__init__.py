@@ -1,4 +1,9 @@
-"""Neural networks with PyTorch's names: `gt.nn`, and its functions `gt.nn.functional`."""
+"""Neural networks with PyTorch's names: `gt.nn`, and its functions `gt.nn.functional`.
+
+`gt.nn.blocks` is imported when it is first asked for.
+"""
+
+from typing import TYPE_CHECKING
 
 from gtensor.nn import functional, init, utils
 from gtensor.nn.abn import ABN, InPlaceABN
@@ -67,6 +72,12 @@ from gtensor.nn.pooling import (
 )
 from gtensor.nn.recurrent import GRU, LSTM, GRUCell, LSTMCell
 from gtensor.nn.resampling import Upsample
+from gtensor.system.late_imports import late as _late
+
+if TYPE_CHECKING:
+    from gtensor.nn import blocks
+else:
+    __getattr__, __dir__ = _late(__name__, {"blocks": "gtensor.nn.blocks"})
 
 __all__ = [
     "ABN", "ELU", "GELU", "GLU", "GRU", "LSTM", "SELU", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
@@ -78,6 +89,6 @@ __all__ = [
     "MaxPool2d", "Mish", "Mismatch", "Module", "ModuleDict", "ModuleList", "MultiheadAttention",
     "NLLLoss", "PReLU", "Parameter", "ParameterDict", "ParameterList", "RMSNorm", "ReLU", "ReLU6",
     "Sequential", "SharedAttentionContext", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax",
-    "Softplus", "Softsign", "Tanh", "TransformerEncoderLayer", "Upsample", "functional", "init",
-    "utils",
+    "Softplus", "Softsign", "Tanh", "TransformerEncoderLayer", "Upsample", "blocks", "functional",
+    "init", "utils",
 ]

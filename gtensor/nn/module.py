@@ -281,8 +281,7 @@ class Module(Movable, Hooked):
         """
         places = {_joined(path, name): value for path, module in self._walk()
                   for name, value in module._saved()}
-        late = {_joined(path, name): (module, name) for path, module in self._walk()
-                for name in module._late_buffers}
+        late = self.late_buffers()
         Facts(f"the state given to {type(self).__name__}", state_dict, UNLOADED)
         mismatch = Mismatch(
             [name for name in places if name not in state_dict and name not in late],
@@ -294,7 +293,7 @@ class Module(Movable, Hooked):
             wrong += [f"{what} {', '.join(map(repr, names))}" for what, names in
                       zip(("missing", "unexpected"), mismatch, strict=True) if names]
         shapes = {name: value.shape for name, value in places.items()}
-        shapes |= {name: module._late_buffers[own] for name, (module, own) in late.items()}
+        shapes |= {name: shape for name, (_, _, shape) in late.items()}
         wrong += [f"{name!r} has shape {value.shape}, wanted {shapes[name]}"
                   for name, value in values.items() if value.shape != shapes[name]]
         if wrong:
@@ -310,10 +309,18 @@ class Module(Movable, Hooked):
             for name, value in ready.items():
                 if name in places:
                     places[name][...] = value
-            for name, (module, own) in late.items():
+            for name, (module, own, _) in late.items():
                 if name not in places or strict and name not in ready:
                     module._buffers[own] = ready.get(name)
         return mismatch
+
+    def late_buffers(self) -> dict[str, tuple[Module, str, tuple[int, ...]]]:
+        """By its name here, each buffer that a module makes only while it runs.
+
+        The module that has it, its name there, and its shape.
+        """
+        return {_joined(path, name): (module, name, shape) for path, module in self._walk()
+                for name, shape in module._late_buffers.items()}
 
     def _saved(self) -> Iterator[tuple[str, Tensor]]:
         """This module's own parameters and persistent buffers."""

@@ -104,8 +104,8 @@ def _last_good(trainer: Trainer, path: Path) -> str:
 def metrics(trainer: Trainer) -> bytes:
     """A line of CSV for each epoch, and one of names.
 
-    Of its steps, the mean loss, the mean norm of the gradients and the share that was clipped (0
-    without --clip); at its end the score and the norm of the weights.
+    Of its steps, the mean loss, and with --clip the mean norm of the gradients and the share that
+    was clipped; at its end the score and the norm of the weights.
     """
     progress, size = trainer.progress, trainer.batches
     text = io.StringIO()
@@ -115,10 +115,11 @@ def metrics(trainer: Trainer) -> bytes:
                     "gradient_norm", "clipped"])
     for i, (score, weights) in enumerate(zip(progress.scores, progress.weight_norms, strict=True)):
         steps = slice(i * size, (i + 1) * size)
-        norms = np.array(progress.gradient_norms[steps] or [0.0])
-        lines.writerow([i + 1, steps.stop, *map(repr, (
-            float(np.mean(progress.losses[steps])), score, weights, float(norms.mean()),
-            float((norms > trainer.options.clip).mean()) if trainer.options.clip else 0.0))])
+        row = [i + 1, steps.stop, float(np.mean(progress.losses[steps])), score, weights]
+        if progress.gradient_norms:
+            norms = np.array(progress.gradient_norms[steps])
+            row += [float(norms.mean()), float((norms > trainer.options.clip).mean())]
+        lines.writerow([*map(repr, row), *[""] * (7 - len(row))])
     return text.getvalue().encode()
 
 

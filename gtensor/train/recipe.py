@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from gtensor import nn
@@ -55,6 +56,8 @@ class Options:
         for one in fields(made):
             value, about = getattr(made, one.name), one.metadata
             name = f"--{one.name.replace('_', '-')} {value} given; wanted"
+            if isinstance(value, float) and not isfinite(value):
+                raise UserError(f"{name} a finite number")
             if about["choices"] and value not in about["choices"]:
                 raise UserError(f"{name} one of {', '.join(about['choices'])}")
             if about["positive"] and value is not None and value <= 0:
@@ -117,6 +120,10 @@ class Recipe(Generic[OptionsT]):
     def finish(self, trainer: Trainer, folder: Path, books: Account) -> Iterable[Any]:
         """Write the last pictures; what is printed at the end, with the account of a step."""
         return [memory_table({"": books}, "Where the memory of a training step went")]
+
+    def fingerprint(self) -> str:
+        """What tells the data from other data: a run is resumed with the same."""
+        return f"{len(self.dataset())} examples"
 
     def about(self) -> dict[str, Any]:
         """What a checkpoint says about the model, as JSON: enough to make it anew."""

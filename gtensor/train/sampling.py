@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +71,29 @@ def _write_text(
     """The prompt and what follows it, byte by byte as they are made."""
     from gtensor.train.text import make_model
 
-    with get_device(device):
+    with get_device(device), told_as_user_error(path):
         model: Any = loaded(make_model(about["model_options"]), path)
-        given = prompt.encode()
-        sys.stdout.write(prompt)
-        pending = b""
-        for byte in generate(model, list(given), count, temperature, top_k, seed):
-            pending += bytes([byte])
-            text, pending = _decoded(pending)
+        made = generate(model, list(prompt.encode(errors="surrogateescape")), count, temperature,
+                        top_k, seed)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may lack a character
+    sys.stdout.write(prompt)
+    pending = b""
+    with get_device(device):
+        for byte in made:
+            text, pending = _decoded(pending + bytes([byte]))
             sys.stdout.write(text)
             sys.stdout.flush()
-    sys.stdout.write("\n")
+    sys.stdout.write(pending.decode(errors="replace") + "\n")
+
+
+@contextmanager
+def told_as_user_error(path: Path) -> Iterator[None]:
+    """Errors of a model made from what a checkpoint says, or of the call, become UserErrors."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be sampled from: {error}") from error
 
 
 def _decoded(pending: bytes) -> tuple[str, bytes]:

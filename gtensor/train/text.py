@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from gtensor import nn
 from gtensor.array.creation import tensor
+from gtensor.array.dtypes import int64
 from gtensor.data import ArrayDataset
 from gtensor.engine.tensor import Tensor
 from gtensor.models.gpt import GPT, GPTConfig
@@ -75,7 +77,7 @@ class Text(Recipe[TextOptions]):
         super().__init__(options)
         if text is None:
             text = read_files(options.data) if options.data else python_topics()
-        self._bytes = np.frombuffer(text, np.uint8).astype(np.int64)
+        self._bytes = np.frombuffer(text, np.uint8)
         self.each = options.length
         self._cut = int(len(self._bytes) * (1 - _HELD_OUT))
         window = options.length + 1
@@ -91,6 +93,9 @@ class Text(Recipe[TextOptions]):
     def _held_out_windows(self) -> np.ndarray:
         return _windows(self._bytes[self._cut:], self.options.length)
 
+    def fingerprint(self) -> str:
+        return f"{len(self._bytes)} bytes, SHA-256 {sha256(self._bytes.data).hexdigest()}"
+
     def model(self) -> nn.Module:
         return make_model(self.about())
 
@@ -103,7 +108,7 @@ class Text(Recipe[TextOptions]):
         return _cross_entropy(model, windows)
 
     def score(self, model: nn.Module) -> float:
-        """The mean cross entropy of the held-out bytes, each after those of its window before."""
+        """The mean cross entropy of the held-out windows' bytes, each after those before it."""
         total, windows = 0.0, self._held_out_windows
         device = next(iter(model.parameters())).device
         for start in range(0, len(windows), _AT_ONCE):
@@ -133,5 +138,6 @@ def _windows(text: np.ndarray, length: int) -> np.ndarray:
 
 def _cross_entropy(model: nn.Module, windows: Tensor) -> Tensor:
     """The mean over all bytes of the windows but the first ones."""
+    windows = windows.astype(int64)  # one batch of them: the text itself stays bytes
     scores = model(windows[:, :-1])  # (batch, T, vocabulary)
     return F.cross_entropy(scores.reshape((-1, scores.shape[-1])), windows[:, 1:].reshape(-1))

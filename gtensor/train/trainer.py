@@ -43,6 +43,16 @@ class Progress:
     scores: list[float] = field(default_factory=list)  # held out, after every epoch
     weight_norms: list[float] = field(default_factory=list)  # after every epoch
 
+    def whole(self, batches: int) -> bool:
+        """Whether it can be the progress of a run with so many batches in an epoch."""
+        numbers = [*self.losses, *self.gradient_norms, *self.scores, *self.weight_norms]
+        return (isinstance(self.epoch, int) and isinstance(self.batch, int)
+                and all(isinstance(number, float) for number in numbers)
+                and self.epoch >= 0 and 0 <= self.batch <= batches
+                and len(self.losses) == self.epoch * batches + self.batch
+                and len(self.scores) == len(self.weight_norms) == self.epoch
+                and len(self.gradient_norms) in (0, len(self.losses)))
+
 
 class Trainer:
     """A model, its optimizer and its position in the data, from which `run` continues."""
@@ -64,6 +74,7 @@ class Trainer:
         self.loader = DataLoader(recipe.dataset(), options.batch_size, shuffle=True,
                                  seed=options.seed, device=self.device)
         self.batches = len(self.loader)
+        self.data = recipe.fingerprint()
         steps = self.batches * options.epochs
         self.schedule = warmup_cosine(self.optimizer, int(steps * recipe.warmup), steps)
         self.progress = Progress()
@@ -82,7 +93,8 @@ class Trainer:
     def step(self, *batch: Tensor) -> float:
         """Forward, backward, update; the loss.
 
-        Raises NotFinite, before the update, for a loss or a norm of gradients that is not finite.
+        Raises NotFinite, before the update, for a loss that is not finite; with --clip, for a norm
+        of the gradients that is not.
         """
         loss = self.loss(*batch)
         self.optimizer.zero_grad()
@@ -148,15 +160,15 @@ class Trainer:
         return found
 
     def is_finite(self) -> bool:
-        """Whether all weights are finite."""
-        return all(np.isfinite(p.numpy()).all() for p in self.model.parameters())
+        """Whether all weights, and what the forward pass keeps (running statistics), are finite."""
+        return all(np.isfinite(value.numpy()).all() for value in self.model.state_dict().values())
 
     # -- taking up again --------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
         """Write a checkpoint, atomically."""
         about = {"recipe": type(self.recipe).__name__, "options": self._kept(),
-                 "model_options": self.recipe.about(), **vars(self.progress)}
+                 "model_options": self.recipe.about(), "data": self.data, **vars(self.progress)}
         checkpoint.save(path, self.model, self.optimizer, self.ema, about)
 
     def resume(self, path: Path) -> None:
@@ -167,15 +179,20 @@ class Trainer:
         names = {one.name for one in fields(Progress)}
 
         def check(about: dict[str, Any]) -> None:
-            Progress(**{name: about[name] for name in names})
+            found = Progress(**{name: about[name] for name in names})
             if about["recipe"] != type(self.recipe).__name__:
                 raise UserError(f"{path} is a run of the recipe {about['recipe'].lower()}; wanted "
                                 f"one of {type(self.recipe).__name__.lower()}")
+            if about["data"] != self.data:
+                raise UserError(f"{path} was made with other data; resume with the same")
             mine = self._kept()
-            for name, value in about["options"].items():
+            for name in mine:
+                value = about["options"][name]
                 if value != mine[name]:
                     raise UserError(f"{path} was made with --{name.replace('_', '-')} {value}; "
                                     "resume with the same options")
+            if not found.whole(self.batches):
+                raise ValueError("a progress")
 
         about = checkpoint.load(path, self.model, self.optimizer, self.ema, check)
         self.progress = Progress(**{name: about[name] for name in names})

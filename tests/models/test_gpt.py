@@ -86,6 +86,61 @@ def test_a_missing_weight_is_named(tmp_path: Path, lost: str):
         GPT.from_gpt2(tmp_path / "model.safetensors", heads=HEADS)
 
 
+@pytest.mark.parametrize("change,message", [
+    (lambda w: w.pop("h.0.ln_1.weight"), "has no h.0.ln_1.weight"),
+    (lambda w: [w.pop(n) for n in [*w] if n.startswith("h.0.mlp.c_p")], "has no h.0.mlp.c_proj"),
+    (lambda w: w.update({"wte.weight": w["wpe.weight"][0]}), "wanted matrices"),
+    (lambda w: w.update({"wpe.weight": np.ones((LENGTH, WIDTH), np.int32)}), "dtype int32; wanted"),
+])
+def test_a_damaged_file_is_refused(tmp_path: Path, change: Any, message: str):
+    weights = gpt2_weights()
+    change(weights)
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointMismatch, match=message):
+        GPT.from_gpt2(tmp_path / "model.safetensors", heads=HEADS)
+    save_file(gpt2_weights(), tmp_path / "whole.safetensors")
+    with pytest.raises(CheckpointMismatch, match="wanted the number of heads, too"):
+        GPT.from_gpt2(tmp_path / "whole.safetensors")
+
+
+def test_an_error_in_a_block_leaves_the_state_as_it_was():
+    gt.manual_seed(0)
+    model = GPT(SMALL).eval()
+    tokens = gt.tensor(np.array([[1, 2, 3, 4]]))
+    state, other = model.initial_state(1), model.initial_state(1)
+    model.read(tokens, state), model.read(tokens, other)
+    hook = model.blocks[1].linear1.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.read(tokens[:, :2], state)
+    hook.remove()
+    assert [cache.length for cache in state] == [4, 4]
+    assert np.array_equal(model.step(tokens[:, 0], state).numpy(),
+                          model.step(tokens[:, 0], other).numpy())
+    with pytest.raises(ValueError, match=r"a state of 1 caches of \[5\] positions; wanted 2"):
+        model.read(tokens, state[:1])
+    with pytest.raises(ValueError, match="a cache of 2 heads was given to attention with kv_hea"):
+        GPT(GPTConfig(VOCABULARY, LAYERS, WIDTH, HEADS, 1)).read(tokens, model.initial_state(1))
+
+
+def test_equal_scores_are_drawn_from_as_many_as_asked():
+    class Level:
+        """A model to which all tokens are as likely."""
+
+        limit = None
+
+        def parameters(self) -> Any:
+            return iter([gt.zeros(1)])
+
+        def initial_state(self, batch: int) -> None:
+            return None
+
+        def step(self, tokens: gt.Tensor, state: None) -> gt.Tensor:
+            return gt.zeros((1, 10))
+
+    assert len({next(generate(Level(), [1], 1, 1.0, 2, seed)) for seed in range(40)}) == 2
+    assert all(0 <= next(generate(Level(), [1], 1, 1e-320, None, s)) < 10 for s in range(5))
+
+
 def test_reading_tokens_in_parts_is_reading_them_at_once():
     gt.manual_seed(0)
     model = GPT(SMALL).eval()
@@ -114,6 +169,20 @@ def test_a_context_is_learned_by_all_blocks_and_read_by_steps():
     restored = GPT(model.config).eval()
     restored.load_state_dict(model.state_dict())
     assert np.array_equal(restored(tokens).numpy(), wanted)
+
+
+def test_a_checkpoint_has_the_context_or_has_none(tmp_path: Path):
+    config = GPTConfig(VOCABULARY, LAYERS, WIDTH, HEADS, length=LENGTH, context=True)
+    fresh, used = GPT(config), GPT(config)
+    used(gt.tensor(np.array([[1, 2, 3]])))
+    for name, model in (("fresh", fresh), ("used", used)):
+        gt.checkpoint.save(tmp_path / name, model=model)
+    other = GPT(config)
+    for name, model in (("used", used), ("fresh", fresh)):
+        gt.checkpoint.load(tmp_path / name, model=other)
+        found, wanted = other.state_dict(), model.state_dict()
+        assert found.keys() == wanted.keys()
+        assert all(np.array_equal(found[n].numpy(), wanted[n].numpy()) for n in wanted)
 
 
 def test_a_greedy_continuation_is_the_likeliest_token_each_time():

@@ -174,9 +174,9 @@ def test_a_checkpoint_of_other_options_is_refused(small, tmp_path):
         small(lr=1.0).resume(tmp_path / "c")
 
 
-def test_a_checkpoint_of_another_model_is_refused(small, data, tmp_path):
+def test_a_checkpoint_of_another_model_is_refused(small, tmp_path):
     small().save(tmp_path / "c")
-    recipe = Digits(DigitsOptions(epochs=3), data)
+    recipe = small().recipe
     recipe.model = lambda: gt.nn.Sequential(gt.nn.Flatten(), gt.nn.Linear(64, 10))
     with pytest.raises(UserError, match="another model"):
         Trainer(recipe).resume(tmp_path / "c")

@@ -100,6 +100,22 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_step(
     assert all(map(math.isfinite, scores(tmp_path / "run")))
 
 
+def test_a_run_is_not_resumed_with_other_data_or_a_garbled_position(book, tmp_path, capsys):
+    assert train(book, tmp_path / "run") == 0
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    for old, new, message in ((b'\\"batch\\":0', b'\\"batch\\":7', "not a whole checkpoint"),
+                              (b'\\"epoch\\":3', b'\\"epoch\\":2', "not a whole checkpoint")):
+        assert old in whole
+        path.write_bytes(whole.replace(old, new))
+        assert train(book, tmp_path / "run", "--resume") == 1
+        assert message in capsys.readouterr().err
+    path.write_bytes(whole)
+    book.write_bytes(TEXT[::-1])
+    assert train(book, tmp_path / "run", "--resume") == 1
+    assert "was made with other data" in capsys.readouterr().err
+
+
 def test_a_sample_goes_on_from_the_prompt(book, tmp_path, capsys):
     assert train(book, tmp_path / "run", "--lr", "0.01") == 0
     path = str(tmp_path / "run" / "checkpoint.safetensors")
@@ -115,6 +131,7 @@ def test_a_sample_goes_on_from_the_prompt(book, tmp_path, capsys):
     (["train", "text", "--data", "{tmp}/short.txt"], "a text of 5 bytes was given; wanted a"),
     (["train", "text", "--arch", "rnn"], "--arch rnn given; wanted one of transformer, ssm"),
     (["train", "text", "--heads", "5"], "width=128, heads=5 and kv_heads=5 given; wanted"),
+    (["train", "text", "--lr", "nan"], "--lr nan given; wanted a finite number"),
     (["sample", "{tmp}/none.safetensors"], "there is no checkpoint"),
     (["sample", "{tmp}/short.txt"], "short.txt"),
 ])

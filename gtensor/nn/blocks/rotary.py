@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from gtensor.array.creation import arange
 from gtensor.array.dtypes import float32, float64
 from gtensor.engine.tensor import Tensor
+from gtensor.memory.serving import unserved
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
-from gtensor.ops import cos, sin
+from gtensor.ops import cos, sin, stack
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
-
 
 
 class RotaryPositions(Module):
@@ -24,8 +24,7 @@ class RotaryPositions(Module):
     Source: Su et al., "RoFormer: Enhanced Transformer with rotary position embedding", 2021.
     """
 
-    cos: Tensor  # (positions, features / 2)
-    sin: Tensor
+    table: Tensor  # (2, positions, features / 2): one buffer, so that no thread sees half of it
 
     def __init__(self, features: int, base: float = 10000.0, positions: int = 256,
                  device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
@@ -36,14 +35,13 @@ class RotaryPositions(Module):
         self.features = features
         self.base = base
         self._last: tuple[Any, ...] = (0, 0, None, None, None)
-        self._make(positions, device, dtype)
+        self.register_buffer("table", self._made(positions, device, dtype or float32), False)
 
-    def _make(self, positions: int, device: DeviceLike, dtype: DTypeLike | None) -> None:
+    def _made(self, positions: int, device: DeviceLike, dtype: DTypeLike) -> Tensor:
         powers = arange(0, self.features, 2, dtype=float64, device=device) / self.features
         places = arange(positions, dtype=float64, device=device).reshape((-1, 1))
         angles = places / self.base**powers  # (positions, features / 2)
-        for name, table in (("cos", cos(angles)), ("sin", sin(angles))):
-            self.register_buffer(name, table.to(dtype or float32), persistent=False)
+        return stack([cos(angles), sin(angles)]).to(dtype)
 
     def tables(self, start: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines (count, features / 2) of positions from `start` on, for `like`.
@@ -51,14 +49,20 @@ class RotaryPositions(Module):
         A model's blocks ask for the same ones one after another, so the last are kept.
         """
         wanted = float64 if like.dtype == float64 else float32  # also for half types
-        *asked, table, last = self._last
-        if asked == [start, count, wanted] and table is self.cos:
+        table = self.table
+        *asked, of, last = self._last
+        if asked == [start, count, wanted] and of is table:
             return last
-        if start + count > len(self.cos) or self.cos.dtype != wanted:
-            self._make(1 << (max(start + count, len(self.cos)) - 1).bit_length(), like.device,
-                       wanted)
-        made = self.cos[start:start + count], self.sin[start:start + count]
-        self._last = start, count, wanted, self.cos, made
+        known = table.shape[1]
+        if start + count > known or table.dtype != wanted:
+            with unserved():
+                table = self._made(1 << (max(start + count, known) - 1).bit_length(), like.device,
+                                   wanted)
+            if not like.device.capturing():  # else only replays give it its values
+                self._buffers["table"] = table
+        made = table[0, start:start + count], table[1, start:start + count]
+        if table is self.table:
+            self._last = start, count, wanted, table, made
         return made
 
     def extra_repr(self) -> str:

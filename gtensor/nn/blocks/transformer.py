@@ -56,10 +56,14 @@ class KVCache:
         beyond the capacity.
         """
         start, stop = self.length, self.length + packed.shape[1]
-        if stop > self.capacity or packed.shape[0] != self.keys.shape[0]:
+        batch, heads, capacity, features = self.keys.shape
+        if (stop > capacity or packed.shape[0] != batch or packed.shape[3] != features
+                or packed.shape[2] <= 2 * heads or packed.shape[2] % heads):
             raise ValueError(
-                f"a cache for {self.keys.shape[0]} sequences of {self.capacity} positions was given"
-                f" positions {start} to {stop} of {packed.shape[0]}; wanted no more than it holds")
+                f"a cache for {batch} sequences of {capacity} positions, {heads} heads and "
+                f"{features} features was given positions {start} to {stop} of {packed.shape[0]}, "
+                f"{packed.shape[2]} heads of queries, keys and values, and {packed.shape[3]} "
+                "features; wanted no more than it holds, and as many")
         packed = packed.to(self.keys.dtype)  # another one under `gt.autocast`
         tables = () if positions is None else positions.tables(start, stop - start, packed)
         y = cached_attention(packed, self.keys, self.values, start, *tables)
@@ -112,8 +116,11 @@ class CausalSelfAttention(Module):
         """The output before its projection."""
         batch, length, width = x.shape
         packed = F.linear(x, self.in_proj_weight, self.in_proj_bias).reshape(
-            (batch, length, -1, self.features))  # heads of queries, of keys, of values
+            (batch, length, self.heads + 2 * self.kv_heads, self.features))
         if cache is not None:
+            if cache.keys.shape[1] != self.kv_heads:
+                raise ValueError(f"a cache of {cache.keys.shape[1]} heads was given to attention "
+                                 f"with kv_heads={self.kv_heads}; wanted as many")
             return cache.attend(packed, self.positions)
         turned = self.heads + self.kv_heads
         if self.positions is not None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gtensor.backend import Device, host
 from gtensor.backend.kernels import elementwise
+from gtensor.engine.levels import Traced
 from gtensor.engine.op import op
 from gtensor.engine.overwrite import apply_over
 from gtensor.engine.samples import Sample, normal
@@ -160,6 +161,6 @@ def rotary_embedding(
     if not 0 <= turned <= x.shape[-2]:
         raise ValueError(f"rotary_embedding was given heads={heads} for {x.shape[-2]} heads; "
                          "wanted at most as many")
-    if inplace:
+    if inplace and not isinstance(x, Traced):  # within a transform nothing is written
         return apply_over(rotary, (x, cos, sin), {"heads": turned})[0]
     return rotary(x, cos, sin, heads=turned)

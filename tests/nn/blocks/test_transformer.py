@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def test_rotary_positions_count_only_by_their_distance():
             x.reshape((1, 9, 1, 6)), *positions.tables(0, 9, x)).numpy()[0, :, 0]
 
     scores = turned(q) @ turned(k).T
-    assert len(positions.cos) == 16  # grown to a power of two
+    assert positions.table.shape[1] == 16  # grown to a power of two
     for distance in range(-8, 9):
         along = np.diagonal(scores, distance)
         np.testing.assert_allclose(along, along[0], rtol=1e-12)
@@ -150,7 +151,33 @@ def test_a_full_cache_is_named_and_left_as_it_was():
     state = block.initial_state(1, 3)
     block(gt.tensor(random(1, 2, WIDTH)), state)
     before = state.keys.numpy().copy()
-    with pytest.raises(ValueError, match="of 3 positions was given positions 2 to 4 of 1"):
+    with pytest.raises(ValueError, match="6 features was given positions 2 to 4"):
         block(gt.tensor(random(1, 2, WIDTH)), state)
     assert state.length == 2 and np.array_equal(state.keys.numpy()[:, :, :2], before[:, :, :2])
     assert isinstance(state, KVCache) and state.capacity == 3
+
+
+def test_it_runs_within_transforms_and_on_an_empty_batch():
+    block = made("llama")
+    x = gt.tensor(random(3, 2, 4, WIDTH))
+    np.testing.assert_allclose(gt.vmap(block)(x).numpy(), np.stack([block(e).numpy() for e in x]),
+                               rtol=1e-12)
+    assert block(gt.zeros((0, 4, WIDTH), dtype=np.float64)).shape == (0, 4, WIDTH)
+
+
+def test_tables_of_threads_that_grow_them_belong_together():
+    positions = RotaryPositions(4, positions=1)
+    like, wrong = gt.zeros(()), []
+
+    def ask(seed: int) -> None:
+        for length in np.random.default_rng(seed).integers(1, 300, 60).tolist():
+            tables = positions.tables(0, length, like)
+            if not all(table.shape == (length, 2) for table in tables):
+                wrong.append([table.shape for table in tables])
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
