@@ -34,11 +34,6 @@ struct gt_float_of<gt_complex<F>> {
   typedef gt_complex<F> type;
 };
 
-template <typename F>
-__device__ inline bool gt_finite(const gt_complex<F> &value) {
-  return gt_finite(value.real) && gt_finite(value.imaginary);
-}
-
 // sum += x * y
 template <typename F>
 __device__ inline void gt_add_product(F &sum, F x, F y) {

@@ -16,13 +16,12 @@
 
 // A place in each array, or the way from one index of an axis to the next, in elements.
 struct gt_place {
-  gt_index a, b, out, residual, bias;
+  gt_index a, b, out, bias;
 
   __device__ void go(const gt_place &step, gt_index count) {
     a += count * step.a;
     b += count * step.b;
     out += count * step.out;
-    residual += count * step.residual;
     bias += count * step.bias;
   }
 };
@@ -39,7 +38,7 @@ struct gt_product {
 
   // Where an element of the matrices of a batch index lies, or its row of a, its column of b.
   __device__ gt_place at(gt_index index, gt_index row, gt_index column) const {
-    gt_place place = {0, 0, 0, 0, 0};
+    gt_place place = {0, 0, 0, 0};
     place.go(rows.step, row);
     place.go(columns.step, column);
     for (int axis = 0; axis < GT_BATCH_AXES && index > 0; ++axis) {
@@ -54,13 +53,6 @@ struct gt_product {
 
 __device__ inline int gt_at_most(gt_index count, int most) {
   return count < most ? static_cast<int>(count) : most;
-}
-
-// The element in its compute type; 0 if it is not finite and clean is set.
-template <typename T>
-__device__ inline gt_float<T> gt_cleaned(T stored, bool clean) {
-  const gt_float<T> value = gt_up(stored);
-  return clean && !gt_finite(value) ? gt_float<T>(0) : value;
 }
 
 // Brings an input from global memory to the tiles of a block: each thread a pack of 16 bytes of
@@ -101,12 +93,12 @@ class gt_carrier {
     from += depth * inner_step;
   }
 
-  __device__ void put(F *tile, bool clean) const {
+  __device__ void put(F *tile) const {
     constexpr int group = gt_width<F>;
 #pragma unroll
     for (int begin = 0; begin < width; begin += group) {
       gt_pack<F, group> pack;
-      for (int w = 0; w < group; ++w) pack.values[w] = gt_cleaned(held.values[begin + w], clean);
+      for (int w = 0; w < group; ++w) pack.values[w] = gt_up(held.values[begin + w]);
       if (along_inner) {
         F *const to = tile + (along + begin) * pitch + across;
         for (int w = 0; w < group; ++w) to[w * pitch] = pack.values[w];
@@ -119,44 +111,30 @@ class gt_carrier {
 
 // ------------------------------------------------------------------------------------ what follows
 
-// What to do besides the product; `settings` in gtensor/backend/matmul_kernel.py makes it.
+// What to do besides the product; `kernel_settings` in gtensor/backend/matmul_kernel.py makes it.
 struct gt_settings {
   double alpha, alpha_imaginary, beta, beta_imaginary;
-  double parameter;          // of the activation
-  gt_index activation;       // its code
-  gt_index clean;            // whether elements of a and b that are not finite count as 0
-  gt_index wide;             // whether out and residual are gt_float<T>, else T
-  gt_index wide_bias;        // whether bias is
-  gt_index scale_is_double;  // else it is a float
+  gt_index wide;       // whether out is gt_float<T>, else T
+  gt_index wide_bias;  // whether bias is
 };
 
-// What becomes of sums: activate(alpha * sum + bias + residual + beta * out). residual and bias may
-// be NULL; *scale, where it is not NULL, is one more factor of alpha. out is read only if beta is
-// not 0.
-template <typename T, typename Activate>
+// What becomes of sums: alpha * sum + bias + beta * out. bias may be NULL. out is read only if beta
+// is not 0.
+template <typename T>
 class gt_ending {
   typedef gt_float<T> F;
   static constexpr bool is_half = sizeof(T) < sizeof(F);
 
   void *const out;
-  const void *const residual, *const bias;
+  const void *const bias;
   const bool wide, wide_bias;
-  const F beta;
-  F alpha;
-  const Activate activate;  // of an array of F
+  const F alpha, beta;
 
  public:
-  __device__ gt_ending(void *out, const void *residual, const void *bias, const void *scale,
-                       const gt_settings &how)
-      : out(out), residual(residual), bias(bias), wide(how.wide != 0),
-        wide_bias(how.wide_bias != 0),
-        beta(gt_from_parts<F>::made(how.beta, how.beta_imaginary)), activate(how) {
-    double factor = 1;
-    if (scale)
-      factor = how.scale_is_double ? *static_cast<const double *>(scale)
-                                   : *static_cast<const float *>(scale);
-    alpha = gt_from_parts<F>::made(how.alpha * factor, how.alpha_imaginary * factor);
-  }
+  __device__ gt_ending(void *out, const void *bias, const gt_settings &how)
+      : out(out), bias(bias), wide(how.wide != 0), wide_bias(how.wide_bias != 0),
+        alpha(gt_from_parts<F>::made(how.alpha, how.alpha_imaginary)),
+        beta(gt_from_parts<F>::made(how.beta, how.beta_imaginary)) {}
 
   // The next W columns of a row; `count` of them exist.
   template <int W>
@@ -167,15 +145,10 @@ class gt_ending {
       const gt_pack<F, W> more = read<W>(bias, place.bias, step.bias, count, wide_bias);
       for (int w = 0; w < W; ++w) sums[w] += more.values[w];
     }
-    if (residual) {
-      const gt_pack<F, W> more = read<W>(residual, place.residual, step.residual, count, wide);
-      for (int w = 0; w < W; ++w) sums[w] += more.values[w];
-    }
     if (beta != F(0)) {
       const gt_pack<F, W> more = read<W>(out, place.out, step.out, count, wide);
       for (int w = 0; w < W; ++w) gt_add_product(sums[w], beta, more.values[w]);
     }
-    activate(sums);
     if (is_half && wide)
       store(static_cast<F *>(out) + place.out, step.out, count, sums);
     else
@@ -240,10 +213,8 @@ class gt_tiling {
   }
 
  public:
-  template <typename Ending>
-  static __device__ void product(const T *a, const T *b, void *out, const void *residual,
-                                 const void *bias, const void *scale, const gt_product &axes,
-                                 const gt_settings &how, gt_index tiles) {
+  static __device__ void product(const T *a, const T *b, void *out, const void *bias,
+                                 const gt_product &axes, const gt_settings &how, gt_index tiles) {
     __shared__ __align__(16) F a_tiles[2][depth * pitch];
     __shared__ __align__(16) F b_tiles[2][depth * pitch];
     __shared__ gt_place corner;    // where the tile of out begins; shared, as registers are scarce
@@ -271,8 +242,8 @@ class gt_tiling {
     int turn = 0;  // a tile is written while others still read the one before
     for (gt_index left = axes.inner.length; left > 0; left -= depth) {
       F *const a_tile = a_tiles[turn], *const b_tile = b_tiles[turn];
-      from_a.put(a_tile, how.clean != 0);
-      from_b.put(b_tile, how.clean != 0);
+      from_a.put(a_tile);
+      from_b.put(b_tile);
       __syncthreads();
       if (left > depth) {  // comes in while this tile is multiplied
         from_a.fetch(left - depth);
@@ -283,16 +254,15 @@ class gt_tiling {
       for (int k = 0; k < depth; ++k) multiply(sums, a_tile + k * pitch, b_tile + k * pitch);
       turn ^= 1;
     }
-    const Ending ending(out, residual, bias, scale, how);
-    end(sums, corner, axes, rows, columns, ending);
+    end(sums, corner, axes, rows, columns, gt_ending<T>(out, bias, how));
   }
 
  private:
   // The text of an ending is long: it stands once, for one row of the thread. The rows move up,
   // because registers have no index.
-  template <typename Ending>
   static __device__ void end(F (&sums)[micro][micro], const gt_place &corner,
-                             const gt_product &axes, int rows, int columns, const Ending &ending) {
+                             const gt_product &axes, int rows, int columns,
+                             const gt_ending<T> &ending) {
 #pragma unroll 1
     for (int turn = 0; turn < micro; ++turn) {
       const int row = index(threadIdx.x / side, turn / group) + turn % group;

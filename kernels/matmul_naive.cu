@@ -3,22 +3,20 @@
 //
 // Layout: as in matmul_into.cu; elements: of out.
 // Traffic: a and b are read once for every element of out.
-#include "matmul_real.cuh"
+#include "matmul_into.cuh"
 
 template <typename T>
-__global__ void matmul_naive(const T *a, const T *b, void *out, const void *residual,
-                             const void *bias, const void *scale, gt_product axes, gt_settings how,
-                             gt_index elements) {
+__global__ void matmul_naive(const T *a, const T *b, void *out, const void *bias, gt_product axes,
+                             gt_settings how, gt_index elements) {
   typedef gt_float<T> F;
-  const gt_real_ending<T> ending(out, residual, bias, scale, how);
-  const bool clean = how.clean != 0;
+  const gt_ending<T> ending(out, bias, how);
   const gt_index rows = axes.rows.length, columns = axes.columns.length;
   for (gt_index index = gt_thread(); index < elements; index += gt_threads()) {
     const gt_place place = axes.at(index / columns / rows, index / columns % rows, index % columns);
     F sum[1] = {F(0)};
     for (gt_index k = 0; k < axes.inner.length; ++k)
-      sum[0] += gt_cleaned(a[place.a + k * axes.inner.step.a], clean) *
-                gt_cleaned(b[place.b + k * axes.inner.step.b], clean);
+      sum[0] += gt_up(a[place.a + k * axes.inner.step.a]) *
+                gt_up(b[place.b + k * axes.inner.step.b]);
     ending(sum, place, axes.columns.step, 1);
   }
 }

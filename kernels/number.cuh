@@ -57,11 +57,6 @@ __device__ inline F gt_nan() {
   return static_cast<F>(__longlong_as_double(0x7ff8000000000000LL));
 }
 
-template <typename F>
-__device__ inline bool gt_finite(F value) {
-  return value - value == F(0);
-}
-
 // The 64-bit number of this thread and of all threads, in one-dimensional launches.
 __device__ inline gt_index gt_thread() {
   return static_cast<gt_index>(blockIdx.x) * blockDim.x + threadIdx.x;

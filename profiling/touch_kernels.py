@@ -273,7 +273,7 @@ def touch_own_products(options: Options) -> None:
             wanted = x.astype(np.float64) + 2 * a.astype(np.float64) @ c.T.astype(np.float64)
             for of in [dtype, *wider.get(dtype, [np.complex64])]:
                 out, left, right = (device.from_numpy(v.astype(of)) for v in (x, a, c))
-                matmul_into(left, right.T, out, alpha=2.0, residual=out)
+                matmul_into(left, right.T, out, alpha=2.0, beta=1.0)
                 close(f"a product of its own, {np.dtype(of).name}", out.real, wanted,
                       TOLERANCES[dtype], (options.device, "float64"))
 

@@ -1,6 +1,6 @@
-"""Matrix products by the library's own kernel: what cuBLAS cannot read, write or do on the way.
+"""Matrix products by the library's own kernel: what cuBLAS cannot read or write.
 
-    matmul_into(x, c, out, alpha=scale, residual=x)   # out = x + scale * (x @ c)
+    matmul_into(a, b, out, alpha=2.0, beta=1.0)   # out += 2 * (a @ b)
 
 The kernel (kernels/matmul_into.cu) reads and writes arrays of any strides, so nothing is copied: a
 product is one launch, whatever its batch axes are. Each axis of the index space (batch axes, rows,
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from gtensor.backend.kernels import ACTIVATIONS, NULL, Raw, raw
+from gtensor.backend.kernels import NULL, Raw, raw
 from gtensor.backend.layouts import Axis, merged
 
 if TYPE_CHECKING:
@@ -86,18 +86,16 @@ class Plan(NamedTuple):
 
 
 @lru_cache(1024)
-def plan(
-    a: At, b: At, out: At, residual: At | None, bias: At | None, tiling: Tiling | None = None
-) -> Plan | None:
+def plan(a: At, b: At, out: At, bias: At | None, tiling: Tiling | None = None) -> Plan | None:
     """The plan for these arrays; None for an empty out. Raises what `matmul_into` does.
 
     `tiling` is LARGE or SMALL, by default what suits the sizes.
     """
-    _check_dtypes(a, b, out, residual, bias)
-    _check_shapes(a, b, out, residual, bias)
+    _check_dtypes(a, b, out, bias)
+    _check_shapes(a, b, out, bias)
     if 0 in out[0]:
         return None
-    space, dtype = _space(a, b, out, residual, bias), a[2]
+    space, dtype = _space(a, b, out, bias), a[2]
     matrices = prod(axis.length for axis in space.batch)
     large, small = (matrices * of.tiles(space.rows.length, space.columns.length, dtype)
                     for of in (LARGE, SMALL))
@@ -122,19 +120,19 @@ class _Space(NamedTuple):
 
     def structure(self) -> np.void:
         """The kernel's structure gt_product."""
-        spare = [Axis(1, (0,) * 5)] * (BATCH_AXES - len(self.batch))
+        spare = [Axis(1, (0,) * 4)] * (BATCH_AXES - len(self.batch))
         axes = self.rows, self.columns, self.inner, *reversed(self.batch), *spare
         return _structure([number for axis in axes for number in (axis.length, *axis.steps)])
 
 
-def _space(a: At, b: At, out: At, residual: At | None, bias: At | None) -> _Space:
+def _space(a: At, b: At, out: At, bias: At | None) -> _Space:
     """With few axes, and columns that are as close together in out as the rows, or closer."""
     (*lead, m, n), k = out[0], a[0][-1]
     left, right = _steps(a, (*lead, m, k)), _steps(b, (*lead, k, n))
-    others = [_steps(x, (*lead, m, n)) for x in (out, residual, bias)]
+    others = [_steps(x, (*lead, m, n)) for x in (out, bias)]
     rows = Axis(m, (left[-2], 0, *(steps[-2] for steps in others)))
     columns = Axis(n, (0, right[-1], *(steps[-1] for steps in others)))
-    inner = Axis(k, (left[-1], right[-2], 0, 0, 0))
+    inner = Axis(k, (left[-1], right[-2], 0, 0))
     batch = [Axis(length, tuple(steps[place] for steps in (left, right, *others)))
              for place, length in enumerate(lead)]
     exchanged = _distance(rows) < _distance(columns)
@@ -169,7 +167,7 @@ def _distance(axis: Axis) -> float:
 
 
 def _exchanged(axis: Axis) -> Axis:
-    """The axis for out.T = b.T @ a.T; its steps are those of a, b, out, residual and bias."""
+    """The axis for out.T = b.T @ a.T; its steps are those of a, b, out and bias."""
     a, b, *others = axis.steps
     return Axis(axis.length, (b, a, *others))
 
@@ -183,26 +181,20 @@ def _structure(numbers: list[int | float]) -> np.void:
 
 
 @lru_cache(1024)
-def kernel_settings(
-    alpha: complex, beta: complex, activation: str, parameter: float, clean: bool, wide: bool,
-    wide_bias: bool, scale_is_double: bool,
-) -> np.void:
+def kernel_settings(alpha: complex, beta: complex, wide: bool, wide_bias: bool) -> np.void:
     """The kernel's structure gt_settings."""
     alpha, beta = complex(alpha), complex(beta)
-    flags = clean, wide, wide_bias, scale_is_double
-    return _structure([alpha.real, alpha.imag, beta.real, beta.imag, float(parameter),
-                       ACTIVATIONS[activation], *map(int, flags)])
+    return _structure([alpha.real, alpha.imag, beta.real, beta.imag, int(wide), int(wide_bias)])
 
 
 # -- products --------------------------------------------------------------------------------------
 
 
 def matmul_into(
-    a: CudaArray, b: CudaArray, out: CudaArray, *, alpha: complex | CudaArray = 1.0,
-    beta: complex = 0.0, residual: CudaArray | None = None, bias: CudaArray | None = None,
-    activation: str = "identity", parameter: float = 0.01, clean: bool = False,
+    a: CudaArray, b: CudaArray, out: CudaArray, *, alpha: complex = 1.0, beta: complex = 0.0,
+    bias: CudaArray | None = None,
 ) -> None:
-    """out = activation(alpha * a @ b + bias + residual + beta * out), in one launch.
+    """out = alpha * a @ b + bias + beta * out, in one launch.
 
     Of more than `BATCH_AXES` batch axes that do not merge, each index of the first is a launch.
 
@@ -213,69 +205,49 @@ def matmul_into(
         b: (..., k, n), of the same dtype. Batch axes broadcast; all strides are legal.
         out: (..., m, n), of the same dtype, or float32 for half precision. It must not overlap a or
             b, which is not checked. It is not read if beta is 0.
-        alpha: a number, or an array of shape () and dtype float32 or float64 on the device.
-        residual: of the shape, or broadcast to it, and the dtype of out. It may be out itself.
+        alpha, beta: numbers, complex ones for complex dtypes.
         bias: (n,), of the dtype of the inputs or of out.
-        activation: a name of `kernels.ACTIVATIONS`; complex numbers have "identity" only.
-        parameter: the slope, alpha or beta of the activation.
-        clean: whether elements of a and b that are not finite count as 0.
 
     Raises:
         TypeError: for other dtypes.
-        ValueError: for other shapes, strides that are not whole elements, and an unknown
-            activation.
+        ValueError: for other shapes, and strides that are not whole elements.
     """
     try:
-        found = plan(_at(a), _at(b), _at(out), None if residual is None else _at(residual),
-                     None if bias is None else _at(bias))
+        found = plan(_at(a), _at(b), _at(out), None if bias is None else _at(bias))
     except TooManyAxesError:
         for index in range(len(out)):
-            parts = [x if x is None or x.ndim < out.ndim else x[index if len(x) > 1 else 0]
-                     for x in (a, b, out, residual)]
-            matmul_into(*parts[:3], alpha=alpha, beta=beta, residual=parts[3], bias=bias,
-                        activation=activation, parameter=parameter, clean=clean)
+            parts = [x if x.ndim < out.ndim else x[index if len(x) > 1 else 0]
+                     for x in (a, b, out)]
+            matmul_into(*parts, alpha=alpha, beta=beta, bias=bias)
         return
-    number, scale = _factor(alpha)
-    _check_settings(a.dtype, number, beta, activation)
+    _check_factors(a.dtype, alpha, beta)
     if found is None:
         return
     if not a.shape[-1]:
-        number, scale = 0.0, None  # alpha may be infinite
-    how = kernel_settings(number, beta, activation, parameter, clean, found.wide,
-                   found.wide_bias, scale is not None and scale.dtype == _DOUBLE)
+        alpha = 0.0  # it may be infinite
+    how = kernel_settings(alpha, beta, found.wide, found.wide_bias)
     inputs = (b, a) if found.exchanged else (a, b)
-    more = (NULL if x is None else x for x in (residual, bias, scale))
-    found.kernel[found.dtype](found.grid, found.block,
-                              (*inputs, out, *more, found.axes, how, found.tiles))
+    found.kernel[found.dtype](found.grid, found.block, (
+        *inputs, out, NULL if bias is None else bias, found.axes, how, found.tiles))
 
 
 def _at(x: CudaArray) -> At:
     return x.shape, x.strides, x.dtype
 
 
-def _factor(alpha: Any) -> tuple[complex, CudaArray | None]:
-    """The number, and the array on the device that holds one more factor."""
-    if isinstance(alpha, (int, float, complex, np.number)):
-        return alpha, None  # type: ignore[return-value]
-    if alpha.shape != () or alpha.dtype not in (_SINGLE, _DOUBLE):
-        raise TypeError(f"a product was given an alpha of shape {alpha.shape} and dtype "
-                        f"{alpha.dtype}; wanted a number, or shape () and float32 or float64")
-    return 1.0, alpha
-
-
-def _check_dtypes(a: At, b: At, out: At, residual: At | None, bias: At | None) -> None:
+def _check_dtypes(a: At, b: At, out: At, bias: At | None) -> None:
     dtype, into = a[2], out[2]
     wide = dtype in _HALVES and into == _SINGLE
     if dtype not in _DTYPES or b[2] != dtype or not (into == dtype or wide):
         raise TypeError(f"a product of {dtype} and {b[2]} into {into}; wanted one floating-point "
                         "or complex dtype")
-    for name, at, wanted in (("residual", residual, {into}), ("bias", bias, {into, dtype})):
-        if at is not None and at[2] not in wanted:
-            raise TypeError(f"a product of {dtype} into {into} was given a {name} of {at[2]}; "
-                            f"wanted {' or '.join(sorted(map(str, wanted)))}")
+    wanted = {into, dtype}
+    if bias is not None and bias[2] not in wanted:
+        raise TypeError(f"a product of {dtype} into {into} was given a bias of {bias[2]}; "
+                        f"wanted {' or '.join(sorted(map(str, wanted)))}")
 
 
-def _check_shapes(a: At, b: At, out: At, residual: At | None, bias: At | None) -> None:
+def _check_shapes(a: At, b: At, out: At, bias: At | None) -> None:
     left, right, into = a[0], b[0], out[0]
     lead = _broadcast(left[:-2], right[:-2])
     if len(left) < 2 or len(right) < 2 or left[-1] != right[-2] or lead is None:
@@ -285,9 +257,6 @@ def _check_shapes(a: At, b: At, out: At, residual: At | None, bias: At | None) -
     if into != shape:
         raise ValueError(f"a product of shapes {left} and {right} was given an out of shape "
                          f"{into}; wanted {shape}")
-    if residual is not None and _broadcast(residual[0], shape) != shape:
-        raise ValueError(f"a product into shape {shape} was given a residual of shape "
-                         f"{residual[0]}; wanted {shape}")
     if bias is not None and bias[0] != shape[-1:]:
         raise ValueError(f"a product into shape {shape} was given a bias of shape {bias[0]}; "
                          f"wanted {shape[-1:]}")
@@ -300,12 +269,7 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
         return None
 
 
-def _check_settings(dtype: np.dtype, alpha: complex, beta: complex, activation: str) -> None:
-    is_complex = dtype in _PARTS
-    if activation not in ACTIVATIONS or (is_complex and activation != "identity"):
-        wanted = "identity" if is_complex else ", ".join(ACTIVATIONS)
-        raise ValueError(f"a product of {dtype} was given the activation {activation!r}; wanted "
-                         f"{wanted}")
-    if not is_complex and (isinstance(alpha, complex) or isinstance(beta, complex)):
+def _check_factors(dtype: np.dtype, alpha: complex, beta: complex) -> None:
+    if dtype not in _PARTS and (isinstance(alpha, complex) or isinstance(beta, complex)):
         raise TypeError(f"a product of {dtype} was given alpha {alpha} and beta {beta}; wanted "
                         "real numbers")

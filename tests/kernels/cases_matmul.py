@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases_convolution import TORCH_ACTIVATIONS
 from kernel_cases import Case, assert_close, compute, unwritten
 from numpy.lib.stride_tricks import as_strided
 
@@ -52,12 +51,8 @@ class Product:
     lead: tuple[int, ...] = ()
     layouts: tuple[str, str, str] = ("rows", "rows", "rows")  # of a, b, out
     alpha: complex = 1.0
-    scale: Any = None  # the dtype of a factor on the device
     beta: complex = 0.0
-    residual: str = ""  # its layout, or "out"
     bias: bool = False
-    activation: str = "identity"
-    clean: bool = False
     wide: bool = False
     wide_bias: bool = False
     tiling: Tiling | None = SMALL  # None: the naive kernel
@@ -83,49 +78,31 @@ class Product:
             dtype = COMPLEX[dtype.name]
         stored = compute(dtype) if self.wide else dtype
         a, b = (self.numbers(rng, (*lead, *matrix), dtype) for matrix in ((m, k), (k, n)))
-        if self.clean:
-            a[..., 0, ::3], b[..., ::4, 0], b[..., 1, -1] = np.inf, np.nan, -np.inf
-        out = self.numbers(rng, (*lead, m, n), stored) if self.beta or self.residual == "out" \
+        out = self.numbers(rng, (*lead, m, n), stored) if self.beta \
             else np.full((*lead, m, n), np.nan, stored)
         (at_a, a), (at_b, b), (at_out, out) = (
             placed(x, layout) for x, layout in zip((a, b, out), self.layouts, strict=True))
-        at_residual, residual = (
-            (at_out, out) if self.residual == "out" else
-            placed(self.numbers(rng, out.shape, stored), self.residual) if self.residual else
-            (NULL, None))
         bias = self.numbers(rng, (n,), stored if self.wide_bias else dtype) if self.bias else None
-        scale = None if self.scale is None else np.array(rng.standard_normal(), self.scale)
-        parameter, function = TORCH_ACTIVATIONS[self.activation]
 
-        wanted = self.alpha * (1 if scale is None else float(scale)) * np.matmul(
-            *(_cleaned(x.astype(exact), self.clean) for x in (a, b)))
-        for factor, x in ((1, residual), (1, bias), (self.beta, out if self.beta else None)):
+        wanted = self.alpha * np.matmul(*(x.astype(exact) for x in (a, b)))
+        for factor, x in ((1, bias), (self.beta, out if self.beta else None)):
             wanted = wanted if x is None else wanted + factor * x.astype(exact)
-        if not self.complex:
-            wanted = function(torch.from_numpy(wanted)).numpy()
 
         found = plan(*(None if x is None else (x.shape, x.strides, x.dtype)
-                       for x in (a, b, out, residual, bias)), self.tiling or SMALL)
+                       for x in (a, b, out, bias)), self.tiling or SMALL)
         assert found is not None
-        how = kernel_settings(self.alpha, self.beta, self.activation, parameter, self.clean,
-                              self.wide, self.wide_bias,
-                              scale is not None and scale.dtype == np.float64)
+        how = kernel_settings(self.alpha, self.beta, self.wide, self.wide_bias)
         kernel = found.kernel if self.tiling else NAIVE
         grid, block, count = (found.grid, found.block, found.tiles) if self.tiling else (
             *flat_launch(out.size), out.size)
         operands = [at_b, at_a] if found.exchanged else [at_a, at_b]
-        rest = [at_residual, NULL if bias is None else bias, NULL if scale is None else scale]
         kept = at_out.copy()
         executor.raw(kernel.file, kernel.function, of, grid, block,
-                     [*operands, at_out, *rest, found.axes, how, count])
+                     [*operands, at_out, NULL if bias is None else bias, found.axes, how, count])
         real = np.dtype(f"f{dtype.itemsize // 2}") if self.complex else stored
         assert_close(np.ascontiguousarray(out).view(real), _parts(wanted), real, factor=4.0)
         as_strided(kept.reshape(-1), out.shape, out.strides)[...] = out
         assert at_out.tobytes() == kept.tobytes(), "written between the elements"
-
-
-def _cleaned(x: np.ndarray, clean: bool) -> np.ndarray:
-    return np.where(np.isfinite(x), x, 0) if clean else x
 
 
 def _parts(x: np.ndarray) -> torch.Tensor:
@@ -141,36 +118,30 @@ CASES = [
     *(Product(33, 20, 21, layouts=layouts).case("-".join(layouts)) for layouts in LAYOUTS),
     *(Product(130, 36, 16, layouts=layouts, tiling=LARGE).case("-".join(layouts))
       for layouts in (("rows", "rows", "rows"), ("columns", "columns", "columns"))),
-    Product(3, 129, 45, tiling=LARGE, residual="out", bias=True).case("in-place"),
+    Product(3, 129, 45, tiling=LARGE, beta=1.0, bias=True).case("in-place"),
     *(Product(*sizes).case("x".join(map(str, sizes)))
       for sizes in ((1, 1, 1), (1, 40, 3), (40, 1, 3), (2, 3, 0), (32, 32, 32), (3, 2, 100))),
     Product(5, 7, 6, (2, 3), ("columns", "repeated", "apart")).case("batch"),
-    Product(5, 7, 6, (2, 1, 3), ("repeated", "columns", "columns"), residual="repeated",
-            beta=0.5).case("batch-residual"),
+    Product(5, 7, 6, (2, 1, 3), ("repeated", "columns", "columns"), beta=0.5,
+            ).case("batch-added"),
     Product(1, 6, 5, (4,)).case("batch-of-rows"),
-    *(Product(5, 37, 9, bias=True, activation=activation).case(activation)
-      for activation in TORCH_ACTIVATIONS),
-    Product(6, 5, 0, beta=-2.0, residual="columns", bias=True).case("nothing"),
-    Product(9, 35, 17, alpha=0.7, beta=0.3, scale=np.float32).case("scale"),
-    Product(9, 35, 17, alpha=-1.0, residual="out", scale=np.float64).case("scale-in-place"),
-    Product(35, 9, 17, layouts=("columns", "rows", "columns"), residual="apart", bias=True,
-            beta=1.0).case("all-terms"),
-    Product(34, 33, 11, clean=True).case("clean"),
-    Product(34, 33, 11, clean=True, tiling=LARGE).case("clean"),
-    Product(9, 35, 17, layouts=("rows", "rows", "apart"), beta=1.0, residual="columns", bias=True,
-            wide=True, dtypes=("float16", "bfloat16")).case("wide"),
+    Product(5, 37, 9, bias=True).case("bias"),
+    Product(6, 5, 0, beta=-2.0, bias=True).case("nothing"),
+    Product(9, 35, 17, alpha=0.7, beta=0.3).case("factors"),
+    Product(35, 9, 17, layouts=("columns", "rows", "columns"), bias=True, alpha=-1.0, beta=1.0,
+            ).case("all-terms"),
+    Product(9, 35, 17, layouts=("rows", "rows", "apart"), beta=1.0, bias=True, wide=True,
+            dtypes=("float16", "bfloat16")).case("wide"),
     Product(9, 35, 17, bias=True, wide=True, wide_bias=True, dtypes=("float16", "bfloat16"),
             ).case("wide-bias"),
-    Product(9, 35, 17, tiling=None, beta=1.0, residual="apart", bias=True, clean=True,
-            activation="silu").case("all-terms"),
+    Product(9, 35, 17, tiling=None, beta=1.0, bias=True).case("all-terms"),
     Product(2, 3, 4, (2,), ("columns", "repeated", "columns"), tiling=None).case("batch"),
     Product(2, 3, 4, tiling=None).case("tiny"),
     *(Product(33, 20, 21, layouts=layouts, complex=True).case("-".join(layouts))
       for layouts in LAYOUTS[::3]),
     Product(65, 7, 9, complex=True, tiling=LARGE, layouts=("columns", "apart", "columns"),
             ).case("columns"),
-    Product(9, 35, 17, complex=True, alpha=0.5 - 1j, beta=2j, residual="apart", bias=True,
-            scale=np.float32, clean=True).case("all-terms"),
+    Product(9, 35, 17, complex=True, alpha=0.5 - 1j, beta=2j, bias=True).case("all-terms"),
     Product(5, 7, 6, (2, 3), ("columns", "repeated", "apart"), complex=True).case("batch"),
-    Product(3, 3, 0, complex=True, residual="out").case("nothing"),
+    Product(3, 3, 0, complex=True, beta=1.0).case("nothing"),
 ]
