@@ -180,7 +180,7 @@ def test_recipe(recipe, options, budget):
         return len(found) == WARM_UP + 2
 
     Trainer(recipe(options, data)).run(after_step, lambda trainer: None)
-    for step in found[-2:]:  # tables for products of heads follow the addresses that the arena gives
+    for step in found[-2:]:  # tables for products of heads follow the addresses of the arena
         assert step.kernels.pop("gt_addresses", 0) <= TABLES
     check(found[-1], found[-2])
     check(found[-1], budget)
