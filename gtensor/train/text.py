@@ -29,7 +29,7 @@ _AT_ONCE = 32  # windows of the held-out text
 class TextOptions(Options):
     """Those of every recipe, the text, and the model's sizes."""
 
-    epochs: int = option(4, "times through the text", positive=True)
+    epochs: int = option(3, "times through the text", positive=True)
     batch_size: int = option(16, "windows per step", positive=True)
     lr: float = option(3e-3, "highest learning rate", positive=True)
     weight_decay: float = option(0.1, "of AdamW", least=0)
