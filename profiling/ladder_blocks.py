@@ -55,10 +55,9 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
         yield "token", lambda: token(quick(SMALL, options), device)
     else:
         print(why, file=sys.stderr)
-    if options.device == "cuda":
-        return
-    yield "memory", lambda: memory(quick(LARGE, options), 4, 256)
-    yield "allocations", allocations
+    if options.device == "cpu":
+        yield "memory", lambda: memory(quick(LARGE, options), 4, 256)
+    yield "allocations", lambda: allocations(options.device)
 
 
 def quick(config: GPTConfig, options: Options) -> GPTConfig:
@@ -224,11 +223,12 @@ def peer_saved(config: GPTConfig, given: np.ndarray) -> int:
     return sum(held.values())
 
 
-def allocations() -> Iterator[Part]:
+def allocations(device: str) -> Iterator[Part]:
     """Requests to the arena by a warm block beside its result, with its workspace and without."""
     for what in ("inference", "training"):
         for how in ("with", "without"):
-            made, saved = requests(what == "training", how == "with")
+            with gt.device(device):
+                made, saved = requests(what == "training", how == "with")
             yield Figure(f"a block's allocations at {what} {how} workspace", made - 1,
                          0 if (what, how) == ("inference", "with") else None,
                          note=f"{saved / 2**20:.2f} MiB not allocated")
