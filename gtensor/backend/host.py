@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
 
 _STREAM = HostStream()
+_SMALL = 1 << 14  # elements, whose pass for alpha takes less time than calls of BLAS by ctypes
 
 
 class HostDevice(Device):
@@ -62,7 +63,7 @@ class HostDevice(Device):
             out, beta = self.empty(shape, a.dtype, label), 0.0
         else:
             check_out(a, b, out, shape)
-        if alpha != 1 or beta or not (
+        if beta or alpha != 1 and out.size > _SMALL or not (
                 _read_by_numpy(a) and _read_by_numpy(b) and out.flags.c_contiguous):
             from gtensor.backend.blas import product_into  # here: few programs need it
 
@@ -72,6 +73,8 @@ class HostDevice(Device):
             np.matmul(a.reshape(rows, a.shape[-1]), b, out.reshape(rows, shape[-1]))
         else:
             np.matmul(a, b, out)
+        if alpha != 1:
+            out *= alpha
         return out
 
     def current_stream(self) -> HostStream:

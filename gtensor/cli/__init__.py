@@ -31,7 +31,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
     train = commands.add_parser(
-        "train", formatter_class=raw, help="train a network on real data",
+        "train", formatter_class=raw, usage="gtensor train RECIPE [OPTIONS]",
+        help="train a network on real data",
         description="Train a recipe. It leaves in its folder a checkpoint, the figures of each "
                     "epoch (metrics.csv), a loss\ncurve, a picture of where the memory of a step "
                     "went, and pictures of its own. Ctrl-C saves; --resume\ngoes on, with "
@@ -52,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     sample.add_argument("--prompt", metavar="TEXT", help="the beginning of the text")
     sample.add_argument("--count", type=_rows, metavar="N",
                         help="bytes of text (400), or images (64)")
-    sample.add_argument("--temperature", type=float, default=0.8,
+    sample.add_argument("--temperature", type=float,
                         help="of text: 0 takes the likeliest byte each time (0.8)")
     sample.add_argument("--top-k", type=_rows, metavar="K",
                         help="of text: draw from the K likeliest bytes (all)")
@@ -121,7 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Without a command it prints the help, and is misused.
     """
     grammar = parser()
-    given = grammar.parse_args(arguments)
+    given, unknown = grammar.parse_known_args(arguments)
+    if unknown:
+        where = "; a recipe's options follow its name" if given.command == "train" else ""
+        grammar.error(f"unrecognized arguments: {' '.join(unknown)}{where}")
     if given.command is None:
         grammar.print_help(sys.stderr)
         return 2
@@ -148,7 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return train(given.recipe, **vars(recipe_parser(given.recipe).parse_args(given.options)))
     except KeyboardInterrupt:
-        print("gtensor: interrupted; nothing was saved since the last epoch", file=sys.stderr)
+        lost = "; nothing was saved since the last epoch" if given.command == "train" else ""
+        print(f"gtensor: interrupted{lost}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

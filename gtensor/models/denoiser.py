@@ -10,10 +10,10 @@ from gtensor import random
 from gtensor.array.creation import arange, empty, full
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
+from gtensor.models.stack import Stack
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.diffusion import DiffusionBlock, Modulation, TimeEmbedding, modulate
-from gtensor.nn.blocks.workspaces import Block
 from gtensor.nn.containers import ModuleList
 from gtensor.nn.layers import DeviceLike, Embedding, Linear
 from gtensor.nn.normalization import LayerNorm
@@ -84,7 +84,7 @@ def preconditioning(sigma: Tensor, sigma_data: float) -> Preconditioning:
                            log(sigma) / 4)
 
 
-class Denoiser(Block):
+class Denoiser(Stack):
     """D(x; sigma): what the noisy images x were, by a Transformer over patches.
 
     D = c_skip * x + c_out * F(c_in * x; c_noise), with EDM's factors; F is the network. It is 0 at
@@ -99,9 +99,10 @@ class Denoiser(Block):
 
     def __init__(self, config: DenoiserConfig | None = None, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
-        super().__init__()
-        self.config = config = config or DenoiserConfig()
+        config = config or DenoiserConfig()
         width, features = config.width, config.channels * config.patch**2
+        super().__init__(width)
+        self.config = config
         tokens = (config.size // config.patch)**2
         self.embed = Linear(features, width, device=device, dtype=dtype)
         self.positions = Parameter(empty((tokens, width), dtype, device))

@@ -11,11 +11,11 @@ from gtensor.checkpoint import CheckpointMismatch, safe_open
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
 from gtensor.models.language import check_tokens
+from gtensor.models.stack import Stack
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.rotary import RotaryPositions
 from gtensor.nn.blocks.transformer import NORMS, KVCache, TransformerBlock
-from gtensor.nn.blocks.workspaces import Block
 from gtensor.nn.containers import ModuleList
 from gtensor.nn.context import SharedAttentionContext
 from gtensor.nn.layers import DeviceLike, Dropout, Embedding, Linear
@@ -53,7 +53,7 @@ class GPTConfig:
     context: bool = False
 
 
-class GPT(Block):
+class GPT(Stack):
     """Token embedding, Transformer blocks, norm, and a linear map to the vocabulary.
 
     Its blocks share one workspace. Initially weights are normal with standard deviation 0.02, and
@@ -63,12 +63,12 @@ class GPT(Block):
     """
 
     norm: Module
-    blocks: Any  # a ModuleList of TransformerBlocks
 
     def __init__(self, config: GPTConfig | None = None, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
-        super().__init__()
-        self.config = c = config or GPTConfig()
+        c = config or GPTConfig()
+        super().__init__(c.width)
+        self.config = c
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.embedding = Embedding(c.vocabulary, c.width, **place)
         self.positions = None if c.rotary else Embedding(c.length, c.width, **place)

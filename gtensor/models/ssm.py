@@ -10,10 +10,10 @@ from gtensor.array.creation import zeros
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
 from gtensor.models.language import check_tokens
+from gtensor.models.stack import Stack
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.ssm import SSMBlock, SSMState
-from gtensor.nn.blocks.workspaces import Block
 from gtensor.nn.containers import ModuleList
 from gtensor.nn.context import SharedAttentionContext
 from gtensor.nn.layers import DeviceLike, Embedding, Linear
@@ -49,7 +49,7 @@ class SSMConfig:
     context: bool = False
 
 
-class SSM(Block):
+class SSM(Stack):
     """Token embedding, state-space blocks, norm, and a linear map to the vocabulary.
 
     Initially weights are normal with standard deviation 0.02, and those that write into the
@@ -62,8 +62,9 @@ class SSM(Block):
 
     def __init__(self, config: SSMConfig | None = None, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
-        super().__init__()
-        self.config = c = config or SSMConfig()
+        c = config or SSMConfig()
+        super().__init__(c.width)
+        self.config = c
         if min(c.vocabulary, c.layers) < 1:
             raise ValueError(f"SSM was given vocabulary={c.vocabulary} and layers={c.layers}; "
                              "wanted 1 or more of each")
@@ -88,8 +89,7 @@ class SSM(Block):
 
     def initial_state(self, batch: int = 1) -> list[SSMState]:
         """The state of each block before the first token."""
-        blocks: list[Any] = [*self.blocks]
-        return [block.initial_state(batch) for block in blocks]
+        return [block.initial_state(batch) for block in self.blocks]
 
     def clear(self, state: list[SSMState]) -> None:
         """Make a state that of before the first token; its memory stays."""
@@ -99,9 +99,13 @@ class SSM(Block):
     def read(self, tokens: Tensor, state: list[SSMState]) -> Tensor:
         """The scores of the next token (batch, vocabulary) after further tokens (batch, T).
 
-        The state then has seen them, too. Nothing is recorded.
+        The state then has seen them, too; after an error within the blocks, such as out of memory,
+        only some of it has, and it must be cleared. Nothing is recorded.
         """
         check_tokens("SSM", tokens, 2)
+        if len(state) != len(self.blocks):
+            raise ValueError(f"SSM was given a state of {len(state)} blocks; wanted one of "
+                             f"{len(self.blocks)}")
         with no_grad():
             return self._scores(self._run(tokens, state)[-1])
 

@@ -19,7 +19,7 @@ from gtensor.settings import settings
 from gtensor.train import recipe_of
 from gtensor.train.accounting import account
 from gtensor.train.errors import NotFinite, UserError, require
-from gtensor.train.files import write_atomically
+from gtensor.train.files import make_folder, write_atomically
 from gtensor.train.pictures import loss_curve
 from gtensor.train.trainer import Trainer
 
@@ -42,6 +42,7 @@ def train(name: str, out: Path | None, resume: bool, quiet: bool, **options: obj
             trainer.resume(folder / "checkpoint.safetensors")
         elif (folder / "checkpoint.safetensors").exists() and not quiet:
             _console().print(f"{folder} holds an earlier run, which this one replaces", style="dim")
+        make_folder(folder)
         return _run(trainer, folder, quiet)
 
 

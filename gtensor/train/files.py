@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from gtensor.system.atomic import make_folder_of, write_file
-from gtensor.train.errors import told_to_user
+from gtensor.train.errors import UserError, told_to_user
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -16,3 +17,11 @@ def write_atomically(path: Path, data: bytes) -> None:
     with told_to_user():
         make_folder_of(path)
         write_file(path, data)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run, before hours of work. UserError if nothing can be written there."""
+    with told_to_user():
+        make_folder_of(folder / "checkpoint.safetensors")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"the folder {folder} cannot be written to")

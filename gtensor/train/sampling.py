@@ -16,11 +16,11 @@ from gtensor.models.language import generate
 from gtensor.nn.module import Module
 from gtensor.train.errors import UserError
 
-_BYTES, _IMAGES = 400, 64  # by default
+_BYTES, _IMAGES, _TEMPERATURE = 400, 64, 0.8  # by default
 
 
 def sample(
-    checkpoint: Path, prompt: str | None, count: int | None, temperature: float,
+    checkpoint: Path, prompt: str | None, count: int | None, temperature: float | None,
     top_k: int | None, seed: int, device: str | None, out: Path | None,
 ) -> int:
     """Write what the model of a checkpoint makes, to the terminal or as a picture; exit status."""
@@ -28,14 +28,15 @@ def sample(
     if about["recipe"] == "Text":
         if out is not None:
             raise UserError("--out given for a text, which is written to the terminal")
-        _write_text(checkpoint, about, prompt or "\n", count or _BYTES, temperature, top_k, seed,
-                    device)
+        _write_text(checkpoint, about, prompt or "\n", count or _BYTES,
+                    _TEMPERATURE if temperature is None else temperature, top_k, seed, device)
         return 0
     if about["recipe"] != "Diffusion":
         raise UserError(f"{checkpoint} is of the recipe {about['recipe'].lower()}; wanted one of "
                         "text or diffusion")
-    if prompt is not None:
-        raise UserError("--prompt given for images; wanted --count")
+    of_text = {"--prompt": prompt, "--temperature": temperature, "--top-k": top_k}
+    if given := [name for name, value in of_text.items() if value is not None]:
+        raise UserError(f"{', '.join(given)} given for images; wanted --count, --seed or --out")
     from gtensor.train.diffusion import write_samples
 
     write_samples(checkpoint, about, count or _IMAGES, seed, device, out or Path("samples.png"))

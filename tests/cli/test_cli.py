@@ -40,8 +40,10 @@ def test_info_as_json_from_a_checkout_that_is_not_installed(capsys, monkeypatch)
     (["train", "digits", "--device", "tpu"], "device 'tpu' given"),
     (["train", "digits", "--norm", "group"], "--norm group given; wanted one of abn, inplace"),
     (["train", "digits", "--resume", "--out", "{tmp}"], "there is no checkpoint"),
+    (["train", "digits", "--out", "{tmp}/file/run"], "could not be written: Not a directory"),
 ])
 def test_mistakes_get_one_sentence(arguments, sentence, capsys, tmp_path):
+    (tmp_path / "file").touch()
     assert main([a.format(tmp=tmp_path) for a in arguments]) == 1
     captured = capsys.readouterr()
     assert sentence in captured.err and captured.err.count("\n") == 1
@@ -58,6 +60,14 @@ def test_help_teaches(capsys):
     assert stop.value.code == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "--norm abn|inplace" in out and "(inplace)" in out and "--epochs" in out
+
+
+def test_options_before_the_recipe_are_told_their_place(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--epochs", "1", "digits"])
+    assert stop.value.code == 2
+    assert "unrecognized arguments: --epochs; a recipe's options follow its name" in (
+        capsys.readouterr().err)
 
 
 def test_no_command_is_misuse_and_prints_the_help(capsys):

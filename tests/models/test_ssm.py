@@ -79,6 +79,7 @@ def test_tied_weights_are_those_of_the_embedding() -> None:
     (lambda: made()([[1]]), TypeError, "tokens of list; wanted a Tensor of integers"),
     (lambda: made()(gt.tensor([1])), ValueError, r"shape \(1,\); wanted \(batch, T\)"),
     (lambda: made().step(gt.tensor([[1]]), []), ValueError, r"shape \(1, 1\); wanted \(batch,\)"),
+    (lambda: made().step(gt.tensor([1]), []), ValueError, "a state of 0 blocks; wanted one of"),
 ])
 def test_mistakes_are_named(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

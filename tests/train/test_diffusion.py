@@ -100,6 +100,7 @@ def test_a_gpu_trains_as_the_cpu_does():
     (["train", "diffusion", "--heads", "5"], "width=64 and heads=5 given to DiffusionBlock; want"),
     (["train", "diffusion", "--layers", "0"], "--layers 0 given; wanted more than 0"),
     (["sample", "{run}", "--prompt", "a 3"], "--prompt given for images; wanted --count"),
+    (["sample", "{run}", "--top-k", "3"], "--top-k given for images; wanted --count, --seed or"),
 ])
 def test_mistakes_are_one_sentence_and_write_nothing(run, tmp_path, capsys, arguments, message):
     given = [a.replace("{run}", str(run / "checkpoint.safetensors")) for a in arguments]

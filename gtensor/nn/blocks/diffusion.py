@@ -155,11 +155,10 @@ class DiffusionBlock(Block):
                  context: SharedAttentionContext | None = None,
                  workspace: BlockWorkspace | None = None, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
-        super().__init__(workspace)
+        super().__init__(width, workspace)
         if width < 1 or heads < 1 or width % heads:
             raise ValueError(f"width={width} and heads={heads} given to DiffusionBlock; wanted "
                              "positive numbers, heads a divisor of the width")
-        self.width = width
         self.embedding = width if embedding is None else embedding
         self.norm1 = LayerNorm(width, eps, elementwise_affine=False)
         self.attn = SelfAttention(width, heads, device=device, dtype=dtype)

@@ -184,7 +184,7 @@ class SSMBlock(Block):
                  context: SharedAttentionContext | None = None,
                  workspace: BlockWorkspace | None = None, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
-        super().__init__(workspace)
+        super().__init__(width, workspace)
         if mixer not in ("gated", "selective"):
             raise ValueError(f"SSMBlock was given mixer={mixer!r}; wanted 'gated' or 'selective'")
         if hidden is None:
@@ -195,7 +195,6 @@ class SSMBlock(Block):
                 f"conv={conv} and hidden={hidden}; wanted 1 or more of each, or hidden=0")
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         inner = expansion * width
-        self.width = width
         self.norm1 = RMSNorm(width, eps, **place)
         self.in_proj = Linear(width, inner, False, **place)
         self.gate_proj = Linear(width, inner, False, **place)

@@ -168,7 +168,7 @@ class TransformerBlock(Block):
                  eps: float = 1e-5, context: SharedAttentionContext | None = None,
                  workspace: BlockWorkspace | None = None, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
-        super().__init__(workspace)
+        super().__init__(width, workspace)
         if activation not in ACTIVATIONS or norm not in NORMS:
             raise ValueError(
                 f"activation={activation!r} and norm={norm!r} given; wanted one of "
@@ -183,7 +183,6 @@ class TransformerBlock(Block):
         for name in ("norm1", "norm2"):
             self.register_module(name, NORMS[norm](width, eps, device=device, dtype=dtype))
         self.dropout = Dropout(dropout)
-        self.width = width
         self.activation = activation
         self.context = context
 

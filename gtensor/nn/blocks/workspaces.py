@@ -55,13 +55,15 @@ class Block(Module):
     """A module whose intermediate values lie in a workspace, where backward does not save them.
 
     `workspace` may be shared by blocks that run one after another, as a model's do. `bytes_saved`
-    counts the bytes that this one, and those that it calls, did not have to allocate.
+    counts the bytes that this one, and those that it calls, did not have to allocate. `width` is
+    that of the stream, whose positions it maps to others.
     """
 
     workspace: BlockWorkspace
 
-    def __init__(self, workspace: BlockWorkspace | None = None) -> None:
+    def __init__(self, width: int, workspace: BlockWorkspace | None = None) -> None:
         super().__init__()
+        self.width = width
         self.workspace = workspace or BlockWorkspace()
         self.bytes_saved = 0
 
@@ -75,22 +77,26 @@ class Block(Module):
         self.bytes_saved += workspace.bytes_saved - before
 
     def widths(self) -> dict[str, int]:
-        """Elements of a position in each named value, as wide as the block's weights make them."""
+        """Elements of a position in each named value: the first array that is made for it."""
         raise TypeError(f"{type(self).__name__} has no widths(); write one")
 
     def ensure_capacity(self, batch: int, sequence: int, width: int) -> None:
-        """Make room for inputs (batch, sequence, width) ahead of a call.
+        """Make room for the values of inputs (batch, sequence, width) ahead of a call.
 
-        Raises ValueError for a width that is not the block's, and for lengths below 1.
+        That is for its own and for those of the blocks in it. What ops need within one value, such
+        as attention's scores, grows with the first call. Raises ValueError for a width that is not
+        the block's, and for lengths below 1.
         """
-        widths, weight = self.widths(), next(self.parameters())
-        if min(batch, sequence) < 1 or width != widths["residual"]:
+        if min(batch, sequence) < 1 or width != self.width:
             raise ValueError(
                 f"capacity for batch={batch}, sequence={sequence} and width={width} was asked of a "
-                f"block; wanted at least 1, and its width of {widths['residual']}")
-        workspace = self.workspace.on(weight.device)
-        for name, each in widths.items():
-            workspace.reserve(name, batch * sequence * each * weight.dtype.itemsize)
+                f"block; wanted at least 1, and its width of {self.width}")
+        for block in self.modules():
+            if isinstance(block, Block):
+                weight = next(block.parameters())
+                workspace = block.workspace.on(weight.device)
+                for name, each in block.widths().items():
+                    workspace.reserve(name, batch * sequence * each * weight.dtype.itemsize)
 
     def memory_usage(self) -> dict[str, BufferUsage]:
         """The workspace's bytes by name."""

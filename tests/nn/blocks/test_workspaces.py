@@ -12,6 +12,7 @@ import pytest
 
 import gtensor as gt
 from gtensor.memory import serving
+from gtensor.models import GPT, GPTConfig
 from gtensor.nn.blocks import TransformerBlock
 from gtensor.settings import settings
 
@@ -111,6 +112,16 @@ def test_ensure_capacity_makes_room_ahead_and_release_gives_it_back():
     with gt.no_grad():
         again = one(x(33))
     assert np.array_equal(again.numpy(), value) and np.array_equal(result.numpy(), value)
+
+
+def test_a_model_makes_room_for_its_blocks_and_its_stream():
+    gt.manual_seed(0)
+    model = GPT(GPTConfig(layers=3, width=16, heads=2))
+    model.ensure_capacity(2, 33, 16)
+    found = model.memory_usage()
+    assert {"stream 0", "stream 1", "residual", "feed-forward"} <= found.keys()
+    assert found["stream 1"].capacity >= 2 * 33 * 16 * 4
+    assert found == model.blocks[2].memory_usage()  # one workspace for all
 
 
 def test_copies_of_a_block_have_workspaces_of_their_own():
