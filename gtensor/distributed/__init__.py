@@ -15,11 +15,12 @@ from gtensor.distributed.alone import Alone
 from gtensor.distributed.collectives import all_gather, all_reduce, reduce_scatter
 from gtensor.distributed.communicator import Communicator, Engine
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
+from gtensor.distributed.sync import convert_sync
 from gtensor.distributed.work import Work
 
 __all__ = [
     "CollectiveTimeout", "Communicator", "DistributedError", "Work", "all_gather", "all_reduce",
-    "init", "reduce_scatter",
+    "convert_sync", "init", "reduce_scatter",
 ]
 
 BACKENDS = ("nccl", "mpi", "alone")
