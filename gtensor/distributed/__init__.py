@@ -14,12 +14,13 @@ from importlib.util import find_spec
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.collectives import all_gather, all_reduce, reduce_scatter
 from gtensor.distributed.communicator import Communicator, Engine
+from gtensor.distributed.data_parallel import DataParallel
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
 from gtensor.distributed.work import Work
 
 __all__ = [
-    "CollectiveTimeout", "Communicator", "DistributedError", "Work", "all_gather", "all_reduce",
-    "init", "reduce_scatter",
+    "CollectiveTimeout", "Communicator", "DataParallel", "DistributedError", "Work", "all_gather",
+    "all_reduce", "init", "reduce_scatter",
 ]
 
 BACKENDS = ("nccl", "mpi", "alone")
