@@ -11,7 +11,7 @@ import gtensor as gt
 from distributed.ranks import in_threads, run_ranks
 from gtensor import nn, optim
 from gtensor.backend import owner
-from gtensor.distributed import Communicator, DataParallel, DistributedError
+from gtensor.distributed import Communicator, DataParallel, DistributedError, convert_sync
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.buckets import divided
 from gtensor.nn import functional as F
@@ -30,8 +30,8 @@ def transformer() -> nn.Module:
 
 
 def convolutions() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(),
-                         nn.Linear(16, 3))
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.InPlaceABN(4), nn.Conv2d(4, 4, 1),
+                         nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
 
 
 MODELS = {"mlp": (mlp, (6,)), "transformer": (transformer, (5, 6)),
@@ -64,7 +64,7 @@ def loss_of(model: Any, x: np.ndarray, y: np.ndarray) -> gt.Tensor:
 def trained(comm: Communicator, name: str, **options: Any) -> list[Any]:
     """The weighed losses of a rank, and its parameters."""
     model, shape = make(name, comm.rank)  # only rank 0 begins with the right ones
-    model = DataParallel(model, comm, **options)
+    model = DataParallel(convert_sync(model, comm), comm, **options)
     optimizer = optim.AdamW(model.parameters(), lr=0.01)
     sizes = PARTS[comm.size]
     start = sum(sizes[:comm.rank])
