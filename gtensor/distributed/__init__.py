@@ -14,13 +14,14 @@ from importlib.util import find_spec
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.collectives import all_gather, all_reduce, reduce_scatter
 from gtensor.distributed.communicator import Communicator, Engine
+from gtensor.distributed.data_parallel import DataParallel
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
 from gtensor.distributed.sync import convert_sync
 from gtensor.distributed.work import Work
 
 __all__ = [
-    "CollectiveTimeout", "Communicator", "DistributedError", "Work", "all_gather", "all_reduce",
-    "convert_sync", "init", "reduce_scatter",
+    "CollectiveTimeout", "Communicator", "DataParallel", "DistributedError", "Work", "all_gather",
+    "all_reduce", "convert_sync", "init", "reduce_scatter",
 ]
 
 BACKENDS = ("nccl", "mpi", "alone")
