@@ -12,7 +12,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import nn, optim
-from gtensor.distributed import Communicator, convert_sync
+from gtensor.distributed import CollectiveTimeout, Communicator, convert_sync
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.sync import _Gather
 from gtensor.nn import functional as F
@@ -303,6 +303,16 @@ def test_a_joint_batch_without_a_variance_is_refused_on_all_ranks() -> None:
         assert norm.num_batches_tracked.item() == 0
 
     in_threads(3, train)
+
+
+def test_a_norm_that_only_one_rank_runs_is_an_error_in_time() -> None:
+    def train(comm: Communicator) -> None:
+        norm = convert_sync(nn.BatchNorm1d(3), comm)
+        if comm.rank == 0:
+            norm(gt.ones((4, 3)))
+
+    with pytest.raises(CollectiveTimeout, match=r"rank 0 of 2: all_gather of shape \(7,\)"):
+        in_threads(2, train, timeout=0.3)
 
 
 # -- real processes --------------------------------------------------------------------------------
