@@ -54,38 +54,15 @@ class Bucket:
             start += size
 
 
-class Weight:
-    """A rank's share of the examples of a step: its number over that of all ranks."""
-
-    def __init__(self, comm: Communicator, examples: int, device: Device) -> None:
-        self.examples = examples
-        count: Any = np.array([examples], np.float64)
-        if comm.backend == "nccl":
-            count = device.from_numpy(count)
-        self._work = comm.all_reduce(count, async_op=True)
-
-    def scale(self, array: Array, device: Device) -> None:
-        """Multiply by the share; without examples by 0, whatever is there."""
-        total = self._work.wait()
-        with no_grad():
-            values = wrap(array, device)
-            if self.examples:
-                share = self.examples / total
-                values *= (float(share[0]) if isinstance(share, np.ndarray)
-                           else wrap(share.astype(array.dtype), device))
-            else:
-                values[...] = 0
-
-
 class Reducer:
-    """The collector of a module's parameters: sums their gradients over the ranks in buckets."""
+    """The collector of a module's parameters: their gradients become the mean over the ranks."""
 
     def __init__(self, parameters: Mapping[str, Tensor], comm: Communicator, cap_bytes: int,
                  as_views: bool) -> None:
         self.comm = comm
         self.as_views = as_views
         self.exchanges = True  # else gradients stay on this rank
-        self.weight: Weight | None = None
+        self.called = False
         self.names: dict[Node, str] = {p._tracked_node("DataParallel"): name
                                        for name, p in parameters.items()}
         self.buckets = [Bucket(leaves) for leaves in divided([*self.names], cap_bytes)]
@@ -116,7 +93,7 @@ class Reducer:
         if self._walking:
             raise GradientError("backward() reached a DataParallel module within another "
                                 "backward() of it; wanted one after the other")
-        if self.weight is None:
+        if not self.called:
             raise GradientError("backward() reached parameters of a DataParallel module that was "
                                 "not called; call the DataParallel object, not its module")
         self._walking = True
@@ -146,8 +123,6 @@ class Reducer:
 
     def complete(self, leaf: Node, array: Array) -> None:
         if not self.exchanges:
-            assert self.weight is not None
-            self.weight.scale(array, leaf.device)
             return
         bucket = self._bucket_of[leaf]
         if not self.as_views:
@@ -191,14 +166,12 @@ class Reducer:
             bucket = self.buckets[self._launched]
             if bucket.missing:
                 return
-            assert self.weight is not None
-            self.weight.scale(bucket.flat, bucket.device)
             with no_grad():
                 for leaf in bucket.leaves:
                     if leaf.grad is not None and leaf.grad is not self._stored.get(leaf):
                         view = wrap(bucket.views[leaf], leaf.device)
-                        view += leaf.grad  # of walks within no_sync(), weighed already
-            bucket.work = self.comm.all_reduce(bucket.flat, async_op=True)
+                        view += leaf.grad  # of walks within no_sync()
+            bucket.work = self.comm.all_reduce(bucket.flat, "mean", async_op=True)
             self._launched += 1
 
     def _shared(self) -> set[Node]:

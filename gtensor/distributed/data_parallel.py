@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gtensor.distributed.buckets import Reducer, Weight
+from gtensor.distributed.buckets import Reducer
 from gtensor.distributed.errors import DistributedError
+from gtensor.distributed.weights import Weight, weighed
 from gtensor.engine.context import grad_enabled, no_grad
 from gtensor.engine.tensor import Tensor
 from gtensor.nn.module import Module
@@ -21,9 +22,10 @@ class DataParallel(Module):
 
     Every rank has a copy, which starts with the parameters and buffers of rank 0, and calls it with
     its part of the batch. Gradients are exchanged in buckets while the walk goes on; after it each
-    rank's `.grad` is that of the joint batch, bit for bit the same on all ranks, if the loss is a
-    mean over examples: each rank's gradient counts by its number of examples over that of all.
-    That of an empty part counts 0, also where its mean is NaN.
+    rank's `.grad` is the mean over the ranks, bit for bit the same on all of them. It is that of
+    the joint batch if the loss is a mean over examples: what the module returns passes on a rank's
+    gradient times its number of examples over the ranks' mean number. That of an empty part is 0,
+    also where its mean is NaN. Other terms of the loss, such as a penalty, count once.
 
     A parameter that only other ranks have used gets their gradient; one that nobody has used stays
     without. Without `zero_grad()` between steps, gradients add up, as without ranks. Every rank
@@ -79,8 +81,10 @@ class DataParallel(Module):
         """The module's, of this rank's part of the batch."""
         if grad_enabled():
             self._reducer.check(self._trained)
+            self._reducer.called = True
             device = next(iter(self._trained.values())).device
-            self._reducer.weight = Weight(self.comm, self._examples(*inputs, **options), device)
+            weight = Weight(self.comm, self._examples(*inputs, **options), device)
+            return weighed(self.module(*inputs, **options), weight)
         return self.module(*inputs, **options)
 
     @contextmanager
