@@ -18,10 +18,11 @@ from gtensor.distributed.data_parallel import DataParallel
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
 from gtensor.distributed.sync import convert_sync
 from gtensor.distributed.work import Work
+from gtensor.distributed.zero import ZeroOptimizer
 
 __all__ = [
-    "CollectiveTimeout", "Communicator", "DataParallel", "DistributedError", "Work", "all_gather",
-    "all_reduce", "convert_sync", "init", "reduce_scatter",
+    "CollectiveTimeout", "Communicator", "DataParallel", "DistributedError", "Work",
+    "ZeroOptimizer", "all_gather", "all_reduce", "convert_sync", "init", "reduce_scatter",
 ]
 
 BACKENDS = ("nccl", "mpi", "alone")
