@@ -25,6 +25,7 @@ from gtensor.engine.in_place import count_write
 from gtensor.engine.outside import relocate
 from gtensor.engine.tensor import Tensor, is_floating, wrap
 from gtensor.nn.utils import clip_grad_norm_
+from gtensor.ops.updates import optimizer_kernels
 from gtensor.optim import SGD, Adam, AdamW, Lion
 from gtensor.optim.optimizer import Group, Optimizer, Parameters
 from gtensor.system.documents import UNLOADED, Facts
@@ -305,7 +306,7 @@ class ZeroOptimizer(Optimizer):
             with no_grad():
                 for leaf in own:
                     if leaf.grad is not None:
-                        leaf.grad *= max_norm / norm
+                        leaf.grad *= max_norm / (norm + optimizer_kernels.TINY)
         return tensor(norm)
 
     # -- state ------------------------------------------------------------------------------------
@@ -314,8 +315,8 @@ class ZeroOptimizer(Optimizer):
         """The whole state, on every rank, in the layout of the optimizer's own `state_dict()`.
 
         A plain optimizer loads it, and so does a ZeroOptimizer of any number of ranks. Each rank
-        must call it; `state_dict()` returns it until the next step. "master" has the master weights of parameters
-        of half types, by number.
+        must call it; `state_dict()` returns it until the next step. "master" has the master
+        weights of parameters of half types, by number.
         """
         kept = self.inner.state_dict()["state"]
         state: dict[int, dict[str, Any]] = {}
