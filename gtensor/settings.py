@@ -41,6 +41,7 @@ class Settings:
     chunk_bytes: int = _flag(1 << 28, "bytes for vmap's chunk_size='auto' on a CPU without a limit")
     tile_elements: int = _flag(32768, "elements per tile where a CPU path needs a temporary")
     tf32: int = _flag(0, "1: float32 products on CUDA by TF32, with 10 bits of the mantissa")
+    collective_timeout: int = _flag(300, "seconds that a rank waits for the others")
     nvtx: int = _flag(-1, "NVTX ranges per op: 1 on, 0 off, -1 on when a profiler is attached")
 
     def __setattr__(self, name: str, value: int | str) -> None:

@@ -62,6 +62,22 @@ def parser() -> argparse.ArgumentParser:
     sample.add_argument("--out", type=Path, metavar="FILE",
                         help="the picture of the images (samples.png)")
 
+    ranks = commands.add_parser(
+        "launch", formatter_class=raw, usage="gtensor launch -n N [--timeout S] -- COMMAND ...",
+        help="run a command as several ranks, which train together",
+        description="Start N processes of a command on this machine, connected by MPI. In a "
+                    "program\n`gt.distributed.init()` is their communicator; `gtensor train` uses "
+                    "it by itself. When\none fails, all end, and its error is shown once.",
+        epilog="examples:\n  gtensor launch -n 2 -- gtensor train digits\n"
+               "  gtensor launch -n 4 --timeout 60 -- python train.py\n\n"
+               "Over several machines start the program with mpiexec or srun: docs/distributed.md.")
+    ranks.add_argument("-n", type=_rows, required=True, dest="ranks", metavar="N",
+                       help="processes")
+    ranks.add_argument("--timeout", type=_rows, metavar="S",
+                       help="seconds that a rank waits for the others (300)")
+    ranks.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND ...",
+                       help="what each of them runs")
+
     explain = commands.add_parser(
         "memory", formatter_class=raw, help="the holders of memory at the peak, from a snapshot",
         description="Read a memory snapshot and print the holders of memory when most bytes were "
@@ -142,6 +158,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 show(history, given.by, given.most)
                 sys.stdout.flush()
             return 0
+        if given.command == "launch":
+            from gtensor.distributed.launch import launch
+
+            words = given.words[1:] if given.words[:1] == ["--"] else given.words
+            return launch(given.ranks, words, given.timeout)
         if given.command == "sample":
             from gtensor.train.sampling import sample
 
@@ -158,8 +179,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (UserError, gtensor.DeviceError, MemoryError) as error:
-        if settings.debug >= 1:
+    except Exception as error:
+        if settings.debug >= 1 or not isinstance(error, _expected()):
             raise
-        print(f"gtensor: {error}", file=sys.stderr)
+        _tell(f"gtensor: {error}")
         return 1
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    """The errors that are a sentence for the user."""
+    found: tuple[type[Exception], ...] = (UserError, gtensor.DeviceError, MemoryError)
+    distributed = sys.modules.get("gtensor.distributed")
+    return found if distributed is None else (*found, distributed.DistributedError)
+
+
+def _tell(text: str) -> None:
+    """Print an error; of several ranks one does, and all end."""
+    distributed = sys.modules.get("gtensor.distributed")
+    if distributed is not None and distributed.started() > 1:
+        distributed.end_all(distributed.init(), text)
+    print(text, file=sys.stderr)

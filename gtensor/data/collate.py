@@ -81,3 +81,18 @@ def to_device(batch: object, device: Device) -> Any:
         parts = [to_device(part, device) for part in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     return batch
+
+
+def emptied(batch: object) -> Any:
+    """The batch without its items. Raises TypeError for values that have no first axis."""
+    if isinstance(batch, Mapping):
+        return {key: emptied(part) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        parts = [emptied(part) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if isinstance(batch, list) and not all(isinstance(part, (str, bytes)) for part in batch):
+        return [emptied(part) for part in batch]
+    if isinstance(batch, (list, np.ndarray, Tensor)):
+        return batch[:0]
+    raise TypeError(f"a batch with a {type(batch).__name__} has a part without items on this rank; "
+                    "wanted tensors, arrays, and tuples, lists and dicts of them")

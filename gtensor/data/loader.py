@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import Device, get_device
-from gtensor.data.collate import default_collate, to_device
+from gtensor.data.collate import default_collate, emptied, to_device
 from gtensor.data.datasets import draw_seed, shuffled
 from gtensor.data.workers import made_ahead
 from gtensor.system.bus import BatchEvent, bus, tell
@@ -39,6 +39,10 @@ class DataLoader:
         seed: of the shuffle; by default drawn once from the generator of `gtensor.manual_seed`.
         device: of the batches' tensors; by default the default device.
         prefetch_factor: batches that wait at most, per worker.
+        shard: (rank, size): of each batch only this rank's part, contiguous, of as many items as
+            the others' or one more. It has no items where the batch has fewer than ranks. Order,
+            length and state are those of the whole batches, so they do not depend on the number of
+            ranks; all ranks need the same seed.
 
     `state_dict()` has the number of batches that this pass has returned, not those made ahead. A
     loader that loads it continues with the remaining ones; an iterable is iterated again up to
@@ -57,12 +61,17 @@ class DataLoader:
         sampler: Iterable[int] | None = None, *, num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None, drop_last: bool = False,
         seed: int | None = None, device: Device | str | None = None, prefetch_factor: int = 2,
+        shard: tuple[int, int] = (0, 1),
     ) -> None:
         for name, value, least in (("batch_size", batch_size, 1), ("num_workers", num_workers, 0),
                                    ("prefetch_factor", prefetch_factor, 1),
                                    ("seed", 0 if seed is None else seed, 0)):
             if type(value) is not int or value < least:  # bool is refused
                 raise ValueError(f"{name}={value!r} given; wanted an integer of {least} or more")
+        if (not isinstance(shard, (tuple, list)) or [type(n) for n in shard] != [int, int]
+                or not 0 <= shard[0] < shard[1]):
+            raise ValueError(f"shard={shard!r} given; wanted (rank, size) with a rank from 0 to "
+                             "size - 1")
         self._numbered = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         if not self._numbered and not hasattr(dataset, "__iter__"):
             raise TypeError(f"DataLoader was given {type(dataset).__name__}; wanted a dataset with "
@@ -90,6 +99,7 @@ class DataLoader:
         self.seed = draw_seed() if shuffle and seed is None else seed or 0
         self.device = None if device is None else get_device(device)
         self.prefetch_factor = prefetch_factor
+        self.shard = tuple(shard)
         self._gathers = self._numbered and collate_fn is None and hasattr(dataset, "gather")
         self._epoch = self._batch = 0
         self._fresh = True  # the next pass begins (or resumes) at this epoch and batch
@@ -173,10 +183,15 @@ class DataLoader:
         return to_device(self._collated(np.asarray(indices, np.int64)), get_device(self.device))
 
     def _collated(self, chosen: Any) -> Any:
+        """The shard's part of a batch of these items."""
+        rank, size = self.shard
+        part = chosen[len(chosen) * rank // size:len(chosen) * (rank + 1) // size]
         if self._gathers:
-            return self.dataset.gather(chosen)
-        items = [self._item(int(i)) for i in chosen] if self._numbered else chosen
-        return (self.collate_fn or default_collate)(items)
+            return self.dataset.gather(part)
+        known = part if len(part) else chosen[:1]  # of which an empty batch has shapes and dtypes
+        items = [self._item(int(i)) for i in known] if self._numbered else known
+        batch = (self.collate_fn or default_collate)(items)
+        return batch if len(part) else emptied(batch)
 
     def _made(self, job: tuple[int, Any]) -> Any:
         number, chosen = job

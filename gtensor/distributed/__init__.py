@@ -16,13 +16,16 @@ from gtensor.distributed.collectives import all_gather, all_reduce, reduce_scatt
 from gtensor.distributed.communicator import Communicator, Engine
 from gtensor.distributed.data_parallel import DataParallel
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
+from gtensor.distributed.failing import Log, end_all, install
 from gtensor.distributed.sync import convert_sync
 from gtensor.distributed.work import Work
 from gtensor.distributed.zero import ZeroOptimizer
+from gtensor.settings import settings
 
 __all__ = [
     "CollectiveTimeout", "Communicator", "DataParallel", "DistributedError", "Work",
-    "ZeroOptimizer", "all_gather", "all_reduce", "convert_sync", "init", "reduce_scatter",
+    "ZeroOptimizer", "all_gather", "all_reduce", "convert_sync", "end_all",
+    "init", "reduce_scatter", "started",
 ]
 
 BACKENDS = ("nccl", "mpi", "alone")
@@ -32,13 +35,21 @@ _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
 _world: Communicator | None = None
 
 
-def init(backend: str | None = None, timeout: float = 300.0) -> Communicator:
+def started() -> int:
+    """How many processes a launcher (mpiexec, srun) has started together with this one."""
+    return max(int(os.environ.get(name) or 1) for name in _SIZES)
+
+
+def init(backend: str | None = None, timeout: float | None = None) -> Communicator:
     """The communicator of all processes that were started together; the same at each call.
 
     Args:
         backend: "nccl", "mpi" or "alone". None: "nccl" where the default device is a GPU and NCCL
             is installed, else "mpi" where mpi4py is installed, else "alone", a world of one.
-        timeout: seconds of each wait, after which CollectiveTimeout is raised.
+        timeout: seconds of each wait, after which CollectiveTimeout is raised; None for
+            `settings.collective_timeout`.
+
+    An error that nothing catches then ends all ranks, and is shown once.
 
     Raises ValueError for another name, DistributedError if the backend is not installed, or was
     another one at the first call, or if several processes were started and nothing connects them.
@@ -51,17 +62,19 @@ def init(backend: str | None = None, timeout: float = 300.0) -> Communicator:
             raise DistributedError(f"init was given backend={backend!r} after one with "
                                    f"{_world.backend!r}; wanted the same")
         return _world
-    _world = Communicator(_engine(backend or _chosen()), timeout)
+    engine = _engine(backend or _chosen())
+    _world = Communicator(engine, settings.collective_timeout if timeout is None else timeout,
+                          Log(engine.rank))
+    install(_world)
     return _world
 
 
 def _chosen() -> str:
     if find_spec("mpi4py") is not None:
         return "mpi"
-    started = max((int(os.environ.get(name) or 1) for name in _SIZES), default=1)
-    if started > 1:
-        raise DistributedError(f"{started} processes were started, and mpi4py, which connects them,"
-                               " is not installed; pip install 'gtensor[mpi]'")
+    if started() > 1:
+        raise DistributedError(f"{started()} processes were started, and mpi4py, which connects "
+                               "them, is not installed; pip install 'gtensor[mpi]'")
     return "alone"
 
 

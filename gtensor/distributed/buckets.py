@@ -20,6 +20,7 @@ from gtensor.distributed.errors import DistributedError
 from gtensor.engine.context import no_grad
 from gtensor.engine.errors import GradientError
 from gtensor.engine.tensor import Tensor, wrap
+from gtensor.memory.contract.adaptors import category
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -47,7 +48,8 @@ class Bucket:
     def renew(self) -> None:
         """New memory; gradients keep what they have of the old one."""
         sizes = [prod(leaf.shape) for leaf in self.leaves]
-        self.flat = self.device.empty((sum(sizes),), self.leaves[0].dtype, "gradient bucket")
+        with category("gradients"):
+            self.flat = self.device.empty((sum(sizes),), self.leaves[0].dtype, "gradient bucket")
         start = 0
         for leaf, size in zip(self.leaves, sizes, strict=True):
             self.views[leaf] = self.flat[start:start + size].reshape(leaf.shape)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from gtensor.backend import device_of
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
+from gtensor.distributed.failing import Log
 from gtensor.distributed.work import Pending, Work, missed
 from gtensor.engine.outside import OutsideWrite
 from gtensor.engine.tensor import Tensor, wrap
@@ -80,13 +81,14 @@ class Communicator:
         timeout: see above.
     """
 
-    def __init__(self, engine: Engine, timeout: float = 300.0) -> None:
+    def __init__(self, engine: Engine, timeout: float = 300.0, log: Log | None = None) -> None:
         if not (timeout > 0 and isfinite(timeout)):
             raise ValueError(f"timeout={timeout} given; wanted a positive number of seconds")
         self._engine = engine
         self._broken: CollectiveTimeout | None = None
         self.rank, self.size, self.backend = engine.rank, engine.size, engine.name
         self.timeout = timeout
+        self._log = log  # of this process's calls
 
     # -- collectives ------------------------------------------------------------------------------
 
@@ -137,14 +139,11 @@ class Communicator:
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank: what JSON can hold (numbers, texts, lists, dicts)."""
-        where = self._begin("all_gather_object")
-        self._compare(where, "all_gather_object")
-        found = self._exchanged(json.dumps(value), where)
-        return [json.loads(text) for text in found]
+        return self._objects("all_gather_object", value)
 
     def barrier(self) -> None:
         """Wait until all ranks have called it."""
-        self.all_gather_object(None)
+        self._objects("barrier", None)
 
     # -- other groups -----------------------------------------------------------------------------
 
@@ -154,7 +153,7 @@ class Communicator:
         All ranks call it.
         """
         return Communicator(self._engine.split(color, self.rank if key is None else key),
-                            self.timeout)
+                            self.timeout, self._log)
 
     def duplicate(self) -> Communicator:
         """The same ranks with an order of calls of their own. All ranks call it."""
@@ -174,6 +173,11 @@ class Communicator:
                         "or duplicate() in its process")
 
     # -- steps ------------------------------------------------------------------------------------
+
+    def _objects(self, name: str, value: Any) -> list[Any]:
+        where = self._begin(name)
+        self._compare(where, name)
+        return [json.loads(text) for text in self._exchanged(json.dumps(value), where)]
 
     def _in_place(self, name: str, a: Any, async_op: bool, start: Any, *options: Any) -> Work:
         given = self._raw(name, a)
@@ -237,8 +241,11 @@ class Communicator:
             raise DistributedError(f"this communicator cannot be used any more: {self._broken}")
         code = user_frame(sys._getframe(1))
         what = "" if array is None else f" of shape {array.shape} and dtype {array.dtype}"
-        return (f"rank {self.rank} of {self.size}: {name}{what} "
+        text = (f"rank {self.rank} of {self.size}: {name}{what} "
                 f"({code.f_code.co_filename}:{code.f_lineno})")
+        if self._log is not None:
+            self._log.note(text)
+        return text
 
     def _compare(self, where: str, name: str, array: Array | None = None, *options: Any) -> None:
         """With GTENSOR_DEBUG: raise on all ranks unless all make the same call."""

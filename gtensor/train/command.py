@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from gtensor.train.errors import NotFinite, UserError, require
 from gtensor.train.files import make_folder, write_atomically
 from gtensor.train.pictures import loss_curve
 from gtensor.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from gtensor.distributed import Communicator
 
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
 
@@ -37,13 +40,21 @@ def train(name: str, out: Path | None, resume: bool, quiet: bool, **options: obj
     folder = out or Path("runs") / name
     given = defaults.changed(**options)
     with settings.override(arena_min_bytes=0):
-        trainer = Trainer(kind(given))
+        trainer = Trainer(kind(given), _ranks())
+        quiet = quiet or not trainer.leads
         if resume:
             trainer.resume(folder / "checkpoint.safetensors")
         elif (folder / "checkpoint.safetensors").exists() and not quiet:
             _console().print(f"{folder} holds an earlier run, which this one replaces", style="dim")
         make_folder(folder)
         return _run(trainer, folder, quiet)
+
+
+def _ranks() -> Communicator | None:
+    """The communicator of `gtensor launch`, None for a process alone."""
+    from gtensor.distributed import init, started
+
+    return init() if started() > 1 else None
 
 
 def _run(trainer: Trainer, folder: Path, quiet: bool) -> int:
@@ -60,6 +71,8 @@ def _run(trainer: Trainer, folder: Path, quiet: bool) -> int:
 
         def after_epoch(trainer: Trainer) -> None:
             trainer.save(path)
+            if not trainer.leads:
+                return
             write_atomically(folder / "metrics.csv", metrics(trainer))
             recipe.after_epoch(trainer, folder)
             advance(trainer)
@@ -76,9 +89,11 @@ def _run(trainer: Trainer, folder: Path, quiet: bool) -> int:
     seconds = time.perf_counter() - start
     if not trainer.progress.losses:
         raise UserError("nothing was trained; wanted at least one epoch")
-    loss_curve(folder / "loss.png", trainer)
     with trainer.device:
         books = account(trainer)
+    if not trainer.leads:
+        return 0
+    loss_curve(folder / "loss.png", trainer)
     write_atomically(folder / "memory.png",
                      png_file(books.history, "Live memory over one training step"))
     for part in recipe.finish(trainer, folder, books):

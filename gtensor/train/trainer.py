@@ -7,11 +7,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gtensor import memory, nn, random
+from gtensor.array.creation import tensor
 from gtensor.backend import get_device
 from gtensor.data import DataLoader
 from gtensor.engine.context import no_grad
@@ -22,6 +23,9 @@ from gtensor.train import checkpoint
 from gtensor.train.errors import NotFinite, UserError
 from gtensor.train.recipe import Recipe
 
+if TYPE_CHECKING:
+    from gtensor.distributed import Communicator
+
 
 @contextmanager
 def _refusals_told() -> Iterator[None]:
@@ -30,6 +34,29 @@ def _refusals_told() -> Iterator[None]:
         yield
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def parallel(recipe: Recipe[Any], model: nn.Module, comm: Communicator) -> nn.Module:
+    """The loss of a rank's part of a batch as a module, whose gradients are those of the batch.
+
+    From here on each rank draws from a random stream of its own.
+    """
+    from gtensor.distributed import DataParallel, convert_sync
+
+    random.jump(comm.rank)
+    return DataParallel(Loss(recipe, convert_sync(model, comm)), comm)
+
+
+class Loss(nn.Module):
+    """A recipe's loss as a module, with the model in it."""
+
+    def __init__(self, recipe: Recipe[Any], model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = recipe.loss
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        return self._loss(self.model, *batch)
 
 
 @dataclass
@@ -57,14 +84,16 @@ class Progress:
 class Trainer:
     """A model, its optimizer and its position in the data, from which `run` continues."""
 
-    def __init__(self, recipe: Recipe[Any]) -> None:
+    def __init__(self, recipe: Recipe[Any], comm: Communicator | None = None) -> None:
         self.recipe = recipe
+        self.comm = comm
         self.options = options = recipe.options
         self.device = get_device(options.device)
         with self.device:
             random.manual_seed(options.seed)
             with memory.category("parameters"), _refusals_told():
                 self.model = recipe.model()
+            self.network = None if comm is None else parallel(recipe, self.model, comm)
             self.optimizer = AdamW(self.model.parameters(), options.lr,
                                    weight_decay=options.weight_decay)
             self.ema = None if recipe.ema_decay is None else EMA(
@@ -72,7 +101,8 @@ class Trainer:
         with memory.category("data"):
             recipe.place(self.device)
         self.loader = DataLoader(recipe.dataset(), options.batch_size, shuffle=True,
-                                 seed=options.seed, device=self.device)
+                                 seed=options.seed, device=self.device, shard=(
+                                     (0, 1) if comm is None else (comm.rank, comm.size)))
         self.batches = len(self.loader)
         self.data = recipe.fingerprint()
         steps = self.batches * options.epochs
@@ -87,7 +117,9 @@ class Trainer:
             return tuple(self.loader.batch_of(self.loader.order(0)[:self.options.batch_size]))
 
     def loss(self, *batch: Tensor) -> Tensor:
-        """The loss of a batch, with its graph."""
+        """The loss of a batch, with its graph; of several ranks, that of this one's part."""
+        if self.network is not None:
+            return self.network(*batch)
         return self.recipe.loss(self.model, *batch)
 
     def step(self, *batch: Tensor) -> float:
@@ -99,7 +131,7 @@ class Trainer:
         loss = self.loss(*batch)
         self.optimizer.zero_grad()
         loss.backward()
-        found = loss.item()
+        found = self._mean(loss.item(), len(batch[0]))
         self._check_finite("loss", found)
         if self.options.clip:
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip).item()
@@ -110,6 +142,19 @@ class Trainer:
         if self.ema is not None:
             self.ema.update()
         return found
+
+    def _mean(self, loss: float, examples: int) -> float:
+        """The mean loss over all ranks' examples."""
+        if self.comm is None:
+            return loss
+        total, count = self._summed(loss * examples if examples else 0.0, examples)
+        return total / count
+
+    def _summed(self, *values: float) -> list[float]:
+        """Over the ranks."""
+        assert self.comm is not None
+        place = self.device if self.comm.backend == "nccl" else "cpu"
+        return self.comm.all_reduce(tensor(values, dtype="float64", device=place)).wait().tolist()
 
     def _check_finite(self, what: str, value: float) -> None:
         if not isfinite(value):
@@ -133,13 +178,22 @@ class Trainer:
                     progress.losses.append(self.step(*batch))
                     del batch  # before the next one is made
                     progress.batch += 1
-                    if after_step(self):
+                    if self._any(after_step(self)):
                         return False
                 progress.scores.append(self.score())
                 progress.weight_norms.append(self.model.weight_norm().item())
                 progress.epoch, progress.batch = progress.epoch + 1, 0
                 after_epoch(self)
         return True
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank writes the files."""
+        return self.comm is None or self.comm.rank == 0
+
+    def _any(self, value: bool) -> bool:
+        """Whether it is True on one of the ranks, on all of them."""
+        return value if self.comm is None else bool(self._summed(value)[0])
 
     @staticmethod
     def _next(batches: Iterator[Any]) -> Any:
@@ -166,9 +220,16 @@ class Trainer:
     # -- taking up again --------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint, atomically."""
+        """Write a checkpoint, atomically: the first rank does; all of them call it.
+
+        It has the random streams of all ranks.
+        """
+        streams = [] if self.comm is None else self.comm.all_gather_object(random.get_state())
+        if not self.leads:
+            return
         about = {"recipe": type(self.recipe).__name__, "options": self._kept(),
-                 "model_options": self.recipe.about(), "data": self.data, **vars(self.progress)}
+                 "model_options": self.recipe.about(), "data": self.data, "streams": streams,
+                 **vars(self.progress)}
         checkpoint.save(path, self.model, self.optimizer, self.ema, about)
 
     def resume(self, path: Path) -> None:
@@ -195,6 +256,12 @@ class Trainer:
                 raise ValueError("a progress")
 
         about = checkpoint.load(path, self.model, self.optimizer, self.ema, check)
+        if self.comm is not None:
+            streams = about.get("streams", [])
+            if len(streams) == self.comm.size:
+                random.set_state(streams[self.comm.rank])
+            else:  # of the first rank, whose state the checkpoint has
+                random.jump(self.comm.rank)
         self.progress = Progress(**{name: about[name] for name in names})
         self.loader.load_state_dict({**self.loader.state_dict(), "epoch": self.progress.epoch,
                                      "batch": self.progress.batch})

@@ -410,3 +410,50 @@ def test_two_loaders_at_once():
 def test_bad_arguments_are_named(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+# -- shards ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_shards_are_the_parts_of_the_whole_batches(source, size, workers):
+    options = {"seed": 3, "num_workers": workers, "shuffle": source != "stream"}
+    whole = epoch(DataLoader(SOURCES[source](), 4, **options))
+    parts = [epoch(DataLoader(SOURCES[source](), 4, shard=(rank, size), **options))
+             for rank in range(size)]
+    for number, batch in enumerate(whole):
+        each = [part[number] for part in parts]
+        assert sum(each, []) == batch
+        assert max(map(len, each)) - min(map(len, each)) <= 1
+    assert all(len(part) == len(whole) for part in parts)
+
+
+def test_an_empty_part_has_shapes_and_dtypes():
+    items = [{"x": np.ones((2, 3), np.float32), "y": i, "name": str(i)} for i in range(5)]
+    first, second = (next(iter(DataLoader(items, 1, shard=(rank, 2)))) for rank in range(2))
+    assert first["x"].shape == (0, 2, 3) and first["x"].dtype == np.float32
+    assert first["y"].shape == (0,) and first["name"] == [] and second["name"] == ["0"]
+    with pytest.raises(TypeError, match="a batch with a int has a part without items"):
+        list(DataLoader(items, 1, shard=(0, 2), collate_fn=len))
+
+
+def test_a_state_is_that_of_any_number_of_ranks():
+    loader = DataLoader(range(COUNT), 4, shuffle=True, seed=1, shard=(2, 4))
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    whole = epoch(DataLoader(range(COUNT), 4, shuffle=True, seed=1))
+    found = []
+    for rank in range(2):
+        other = DataLoader(range(COUNT), 4, shuffle=True, seed=1, shard=(rank, 2))
+        other.load_state_dict(state)
+        found.append(epoch(other))
+    assert [a + b for a, b in zip(*found, strict=True)] == whole[1:]
+
+
+@pytest.mark.parametrize("shard", [(2, 2), (-1, 2), (0, 0), 3, (0.0, 2), (0, 1, 2)])
+def test_a_shard_that_cannot_be_is_refused(shard):
+    with pytest.raises(ValueError, match="wanted \\(rank, size\\) with a rank from 0"):
+        DataLoader(range(3), shard=shard)

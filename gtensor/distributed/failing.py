@@ -1,0 +1,83 @@
+"""The end of all ranks when one of them fails, with its error shown once."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from gtensor.distributed.communicator import Communicator
+
+FOLDER = "GTENSOR_LAUNCH_FOLDER"  # the variable with `gtensor launch`'s folder for `Log`
+BYTES = 1024  # of a rank's file there
+_STEP, _MOST = 0.3, 1.2  # seconds
+
+
+def end_all(comm: Communicator, text: str) -> NoReturn:
+    """Print the error of this rank, and end all.
+
+    Often all ranks fail alike. So each waits a little longer than those below it, whose end is its
+    own, and one text is printed.
+    """
+    time.sleep(min(_STEP * comm.rank, _MOST))
+    sys.stdout.flush()
+    named = f"rank {comm.rank} of {comm.size}: " if comm.rank else ""
+    print(f"{named}{text.rstrip()}", file=sys.stderr, flush=True)
+    comm.abort()
+
+
+def install(comm: Communicator) -> None:
+    """Let an error that nothing catches, in any thread, end all ranks."""
+    if comm.size == 1:
+        return
+    before = sys.excepthook
+
+    def ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, Exception):  # Ctrl-C reaches all ranks
+            before(kind, error, trace)
+            comm.abort(status=130)
+        end_all(comm, "".join(traceback.format_exception(kind, error, trace)))
+
+    def ended_thread(args: Any) -> None:
+        if args.exc_type is not SystemExit:
+            ended(args.exc_type, args.exc_value, args.exc_traceback)
+
+    sys.excepthook = ended
+    threading.excepthook = ended_thread
+
+
+class Log:
+    """The latest call of each rank, in a file that `gtensor launch` reads when a rank was killed.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._map: mmap.mmap | None = None
+        if folder := os.environ.get(FOLDER):
+            path = Path(folder) / str(rank)
+            path.write_bytes(bytes(BYTES))
+            with path.open("r+b") as file:
+                self._map = mmap.mmap(file.fileno(), BYTES)
+            self.note("")
+
+    def note(self, text: str) -> None:
+        """Keep the text, and this process's number."""
+        if self._map is not None:
+            line = f"{os.getpid()} {text}".encode()[:BYTES]
+            self._map[:] = line.ljust(BYTES, b"\0")
+
+
+def noted(folder: Path) -> dict[int, tuple[int, str]]:
+    """By process number: the rank, and its latest call."""
+    found = {}
+    for path in folder.iterdir():
+        number, _, text = path.read_bytes().rstrip(b"\0").decode(errors="replace").partition(" ")
+        if number:
+            found[int(number)] = int(path.name), text
+    return found

@@ -1,0 +1,170 @@
+"""`gtensor launch`: several ranks of a command, how they end, and training under it."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distributed.ranks import ROOT, start
+from gtensor.cli import main
+
+HEAD = """
+import os, signal, sys, threading, time
+import numpy as np
+from gtensor import distributed
+comm = distributed.init()
+"""
+
+
+def launch(*words: str, ranks: int = 2, seconds: float = 30.0
+           ) -> subprocess.CompletedProcess[str]:
+    return start([sys.executable, "-m", "gtensor", "launch", "-n", str(ranks), *words], seconds)
+
+
+def script(folder: Path, text: str) -> str:
+    (folder / "job.py").write_text(HEAD + text)
+    return str(folder / "job.py")
+
+
+def test_ranks_have_one_communicator_and_share_the_processors(tmp_path: Path) -> None:
+    path = script(tmp_path, """
+total = comm.all_reduce(np.array([comm.rank + 1.0])).wait()[0]
+print(f"{comm.rank} of {comm.size} has {total}, {os.environ['MKL_NUM_THREADS']} {sys.argv[1:]}")
+sys.exit(3 if comm.rank == 1 else 0)
+""")
+    done = launch("--", sys.executable, path, "--lr", "1", ranks=3)
+    each = max(1, len(os.sched_getaffinity(0)) // 3)
+    assert sorted(done.stdout.splitlines()) == [
+        f"{rank} of 3 has 6.0, {each} ['--lr', '1']" for rank in range(3)]
+    assert done.returncode == 3 and not done.stderr
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("if comm.rank == 1: raise KeyError('lost')\ncomm.barrier()", "rank 1 of 2: Traceback"),
+    ("raise KeyError('lost')", "Traceback"),
+    ("""
+def work(): raise KeyError('lost')
+if comm.rank == 1: threading.Thread(target=work).start()
+comm.barrier()
+""", "rank 1 of 2: Traceback"),
+], ids=["one rank", "all ranks", "a thread"])
+def test_an_error_ends_all_ranks_and_is_shown_once(tmp_path: Path, text: str, told: str) -> None:
+    began = time.monotonic()
+    done = launch("--", sys.executable, script(tmp_path, text))
+    assert done.returncode == 1 and time.monotonic() - began < 8  # of which most are imports
+    assert done.stderr.startswith(told) and done.stderr.count("KeyError: 'lost'") == 1
+    assert "BAD TERMINATION" not in done.stdout + done.stderr
+
+
+def test_a_rank_that_was_killed_is_named_with_what_the_others_waited_for(tmp_path: Path) -> None:
+    done = launch("--", sys.executable, script(tmp_path, """
+comm.all_reduce(np.ones(3))
+if comm.rank == 1:
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGKILL)
+comm.broadcast(np.ones((2, 2)))
+"""))
+    assert done.returncode
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("gtensor launch: rank 1 of 2 was ended by signal 9 (SIGKILL); its "
+                               "last collective: rank 1 of 2: all_reduce of shape (3,)")
+    assert lines[1].startswith("  rank 0 of 2: broadcast of shape (2, 2) and dtype float64 (")
+    assert lines[1].endswith("job.py:11)") and len(lines) == 2
+
+
+def test_a_rank_that_hangs_is_found_at_the_deadline(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = launch("--timeout", "1", "--", sys.executable, script(tmp_path, """
+if comm.rank == 0: time.sleep(60)
+comm.barrier()
+"""))
+    assert done.returncode == 1 and time.monotonic() - began < 10
+    assert "CollectiveTimeout: rank 1 of 2: barrier (" in done.stderr
+    assert "job.py:8) did not end within 1 s" in done.stderr and "MPI_Abort" not in done.stderr
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["--"], "was given no command; wanted one, such as"),
+    (["--", "no-such-command"], "the command 'no-such-command', which was not found"),
+])
+def test_mistakes_are_one_sentence(words: list[str], told: str,
+                                   capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "-n", "2", *words]) == 1
+    found = capsys.readouterr().err
+    assert told in found and found.count("\n") == 1
+
+
+def test_without_mpi_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                          capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["launch", "-n", "2", "--", "python"]) == 1
+    assert "pip install 'gtensor[mpi]'" in capsys.readouterr().err
+
+
+# -- training --------------------------------------------------------------------------------------
+
+SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--length", "16", "--batch-size", "9"]
+
+
+def train(folder: Path, ranks: int, *more: str) -> subprocess.CompletedProcess[str]:
+    (folder / "book.txt").write_bytes(b"the cat sat on the mat; the dog ran to the man. " * 40)
+    words = [sys.executable, "-m", "gtensor", "train", "text", "--data", str(folder / "book.txt"),
+             *SMALL, "--out", str(folder / "run"), *more]
+    if ranks > 1:
+        words = [sys.executable, "-m", "gtensor", "launch", "-n", str(ranks), "--", *words]
+    return start(words)
+
+
+def losses(folder: Path) -> np.ndarray:
+    with (folder / "run" / "metrics.csv").open() as file:
+        return np.array([[float(row[name]) for name in (
+            "training_loss", "held_out_nats_per_byte", "gradient_norm", "weight_norm")]
+            for row in csv.DictReader(file)])
+
+
+def test_training_is_that_of_one_process_and_goes_on_with_other_ranks(tmp_path: Path) -> None:
+    one, several = tmp_path / "one", tmp_path / "several"
+    one.mkdir(), several.mkdir()
+    done = train(one, 1, "--epochs", "3")
+    assert done.returncode == 0, done.stderr
+    done = train(several, 3, "--epochs", "3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Held-out nats per byte") == 1 and not done.stderr
+    np.testing.assert_allclose(losses(several), losses(one), rtol=1e-5)
+    assert {p.name for p in (several / "run").iterdir()} == {
+        "checkpoint.safetensors", "loss.png", "memory.png", "metrics.csv"}
+
+
+def test_ctrl_c_saves_once_and_fewer_ranks_go_on(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir(), parts.mkdir()
+    assert train(whole, 1, "--epochs", "40").returncode == 0
+    (parts / "book.txt").write_bytes((whole / "book.txt").read_bytes())
+    words = [sys.executable, "-m", "gtensor", "launch", "-n", "2", "--", sys.executable, "-m",
+             "gtensor", "train", "text", "--data", str(parts / "book.txt"), *SMALL, "--epochs",
+             "40", "--out", str(parts / "run")]
+    running = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)})
+    while not (parts / "run" / "metrics.csv").exists():
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    out, err = running.communicate(timeout=20)
+    assert running.returncode == 130 and time.monotonic() - began < 3, (out, err)
+    assert out.count("Interrupted in epoch") == 1 and "Traceback" not in err
+    assert len(losses(parts)) < 40
+    done = train(parts, 1, "--epochs", "40", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert len(losses(parts)) == 40
+    np.testing.assert_allclose(losses(parts)[:8], losses(whole)[:8], rtol=1e-4)
