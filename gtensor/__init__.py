@@ -68,7 +68,7 @@ from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
     from gtensor import amp as amp
-    from gtensor import checkpoint, data, fft, func, models, nn, optim, profiler
+    from gtensor import checkpoint, data, distributed, fft, func, models, nn, optim, profiler
     from gtensor import testing as testing
     from gtensor.amp import autocast
     from gtensor.engine.anomaly import detect_anomaly
@@ -93,8 +93,8 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
-            "amp", "checkpoint", "data", "fft", "func", "models", "nn", "optim", "profiler",
-            "testing")},
+            "amp", "checkpoint", "data", "distributed", "fft", "func", "models", "nn", "optim",
+            "profiler", "testing")},
         **dict.fromkeys((
             "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
             "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",

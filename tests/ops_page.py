@@ -28,7 +28,8 @@ import torch
 from ops.test_definitions import THROUGH
 
 import gtensor as gt
-import gtensor.nn.functional  # registers its ops
+import gtensor.distributed  # registers its ops
+import gtensor.nn.functional  # and nn its own
 import gtensor.ops
 from gtensor.backend import cuda, kernels
 from gtensor.engine.op import Op, registry

@@ -33,7 +33,8 @@ FLOORS = {  # of rooms; a room within another has its own only where it differs
     "ops.recurrent": 4.6, "ops.updates": 4.1, "ops.__init__": 4.7, "linalg": 4.8, "fft": 4.8,
     "func": 4.9, "amp": 5.2,
     "nn": 5, "optim": 5.1, "data": 5, "checkpoint": 5.2, "profiler": 5.2,
-    "models": 5.3, "testing": 6, "train": 6, "__init__": 7, "cli": 8, "__main__": 9,
+    "models": 5.3, "distributed": 5.4, "testing": 6, "train": 6, "__init__": 7, "cli": 8,
+    "__main__": 9,
 }
 APART = "hostcuda"  # has no floor: it imports nothing of the package, and nothing imports it
 MOST_LINES = 900  # a file is split by meaning; one as long as this holds more than one subject

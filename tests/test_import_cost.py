@@ -31,8 +31,9 @@ LATE_MODULES = {f"gtensor.{name}" for name in (
     "memory.plan.recording", "memory.trace.snapshots", "memory.trace.timeline_page",
     "memory.trace.timelines", "ops.scan.linear_scan", "profiler.find_owners", "train")}
 
-LATE_OPS = {"context_add", "context_dot", "context_mix", "context_mix_into", "gru", "gru_grad",
-            "linear_scan", "linear_scan_grad", "lstm", "lstm_grad", "rotary"}
+LATE_OPS = {"all_gather", "all_reduce", "context_add", "context_dot", "context_mix",
+            "context_mix_into", "gru", "gru_grad", "linear_scan", "linear_scan_grad", "lstm",
+            "lstm_grad", "reduce_scatter", "rotary"}
 
 
 def fresh(text: str) -> Any:
@@ -92,7 +93,7 @@ def test_a_late_package_is_imported_in_every_way(late_import: str) -> None:
 
 
 def test_all_ops_are_defined_from_the_start() -> None:
-    """But a few, which come with the modules of `gtensor.nn` that use them."""
+    """But a few, which come with `gtensor.distributed` and the modules of `gtensor.nn`."""
     count, *later = fresh(
         "import importlib, json, pkgutil, gtensor\n"
         "from gtensor.engine.op import registry\n"
@@ -102,7 +103,8 @@ def test_all_ops_are_defined_from_the_start() -> None:
         "        importlib.import_module(found.name)\n"
         "print(json.dumps([len(before), *{*registry} - before]))")
     assert count > 250 and {*later} == LATE_OPS
-    assert fresh("import json, gtensor.nn; from gtensor.engine.op import registry; "
+    assert fresh("import json, gtensor.nn, gtensor.distributed\n"
+                 "from gtensor.engine.op import registry\n"
                  f"print(json.dumps([*{LATE_OPS!r} - {{*registry}}]))") == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
 
 _STREAM = HostStream()
-_SMALL = 1 << 14  # elements, whose pass for alpha takes less time than calls of BLAS by ctypes
+_SMALL = 1 << 14  # elements of a batch: a pass for alpha is quicker than a call for each matrix
 
 
 class HostDevice(Device):
@@ -63,7 +63,7 @@ class HostDevice(Device):
             out, beta = self.empty(shape, a.dtype, label), 0.0
         else:
             check_out(a, b, out, shape)
-        if beta or alpha != 1 and out.size > _SMALL or not (
+        if beta or alpha != 1 and not (out.ndim > 2 and out.size <= _SMALL) or not (
                 _read_by_numpy(a) and _read_by_numpy(b) and out.flags.c_contiguous):
             from gtensor.backend.blas import product_into  # here: few programs need it
 
@@ -74,7 +74,7 @@ class HostDevice(Device):
         else:
             np.matmul(a, b, out)
         if alpha != 1:
-            out *= alpha
+            out *= _number(alpha, out.dtype)
         return out
 
     def current_stream(self) -> HostStream:
@@ -93,6 +93,12 @@ def host() -> HostDevice:
     device = get_device("cpu")
     assert isinstance(device, HostDevice)
     return device
+
+
+@lru_cache(64)
+def _number(value: complex, dtype: np.dtype) -> np.ndarray:
+    """The number as an array, made once: a product of small matrices makes none."""
+    return np.array(value, dtype)
 
 
 def _read_by_numpy(x: np.ndarray) -> bool:

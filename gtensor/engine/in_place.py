@@ -109,7 +109,7 @@ def write_all(
             arrays.append(tensor._array)
     for array in outputs:
         if 0 in array.strides or not getattr(array.flags, "writeable", True):
-            _check_writable(op, array)
+            check_writable(op.name, array)
     if device.type == "cpu":  # on CUDA the update looks for all overlaps at once
         for i, (a, g) in enumerate(zip(outputs, given, strict=False)):
             if _overlap(device, a, g) and not _same_layout(a, g):
@@ -123,10 +123,10 @@ def write_all(
     finally:
         if not refused:
             for target in targets:
-                _count_write(target)
+                count_write(target)
 
 
-def _count_write(target: Tensor) -> None:
+def count_write(target: Tensor) -> None:
     """The tensor's memory was written through its own handle."""
     storage = target._own_storage() if target._storage.common else target._storage
     storage.version += 1
@@ -145,7 +145,7 @@ def _into_first(
         raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of "
                             "one; do it under no_grad(), or on a clone()")
     if 0 in arrays[0].strides or not getattr(arrays[0].flags, "writeable", True):
-        _check_writable(op, arrays[0])
+        check_writable(op.name, arrays[0])
     kept: tuple[Any, Any] = (arrays[0], value)  # the operands that the backward rule may save
     if tracked:
         kept = _kept_values(op, mask, arrays, value, device)
@@ -225,16 +225,16 @@ def _kept_values(
 
 def refuse_unwritable(op: Op, target: Tensor) -> None:
     """Raise ValueError for memory that may not be written, or whose elements share it."""
-    _check_writable(op, target._array)
+    check_writable(op.name, target._array)
 
 
-def _check_writable(op: Op, array: Array) -> None:
+def check_writable(name: str, array: Array) -> None:
     """Raise ValueError for memory that may not be written, or whose elements share it."""
     if broadcast_view(array):
-        raise ValueError(f"in-place {op.name} on a broadcast view of shape {array.shape}, whose "
+        raise ValueError(f"in-place {name} on a broadcast view of shape {array.shape}, whose "
                          "elements share memory; clone() it first")
     if not getattr(array.flags, "writeable", True):  # CuPy has no such flag
-        raise ValueError(f"in-place {op.name} on read-only memory of shape {array.shape} (of a "
+        raise ValueError(f"in-place {name} on read-only memory of shape {array.shape} (of a "
                          "broadcast view, or an array that its owner locked); clone() it first")
 
 

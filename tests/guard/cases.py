@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from ops.test_definitions import THROUGH
 
-import gtensor.nn.functional as F  # registers its ops
+import gtensor.distributed  # noqa: F401  registers its ops
+import gtensor.nn.functional as F  # and nn its own
 from gtensor.backend import Device
 from gtensor.engine.in_place import write_all
 from gtensor.engine.op import Op, registry

@@ -18,7 +18,7 @@ from gtensor import nn, optim
 from gtensor.hostcuda import Counters, configure, counters, reset_counters
 from gtensor.models import Denoiser, DenoiserConfig
 from gtensor.nn import functional as F
-from gtensor.train import diffusion, digits
+from gtensor.train import diffusion, digits, text
 from gtensor.train.trainer import Trainer
 
 pytestmark = pytest.mark.host_cuda
@@ -90,6 +90,48 @@ DIFFUSION = Counters(  # 155 launches, and the tables; images, labels, noise lev
     bytes={
         "device to device": 49_152, "device to host": 4, "host to device": 50_176,
         "memset": 920_064})
+
+TEXT = Counters(  # 85 launches; the windows go up as bytes; the loss and the norm come down
+    kernels={
+        "cross_entropy_backward<float>": 1, "cross_entropy_few_rows<float>": 1,
+        "cupy_add__float32_float32_float32": 6, "cupy_arange__int_int_int64": 4,
+        "cupy_copy__float32_float32": 2, "cupy_copy__int64_int64": 2, "cupy_copy__uint8_int64": 1,
+        "cupy_copy_where__float_bool_float32": 2, "cupy_equal__float32_float_bool": 2,
+        "cupy_exp__float32_float32": 2, "cupy_fill": 1, "cupy_greater__int64_int64_bool": 2,
+        "cupy_multiply__float32_float32_float32": 2, "cupy_negative__float32_float32": 1,
+        "cupy_scatter_add": 1, "cupy_subtract__float32_float32_float32": 3, "cupy_take": 1,
+        "cupy_true_divide__float32_float32_float32": 2,
+        "cupy_where__bool_float_float32_float32": 3, "gradient_norm<float>": 1,
+        "gt_adam<float, float, float, float, 40, 8>": 1, "gt_norm_squares<float, 40, 8>": 1,
+        "gt_rotary": 2, "gt_scale<float, 40, 8>": 1, "gt_swish_gated": 2,
+        "gt_swish_gated_grad_gate": 1, "layer_norm_backward<float>": 3,
+        "layer_norm_backward_weight<float>": 3, "layer_norm_forward<float>": 3},
+    library={"cub::DeviceSegmentedReduce": 3, "cublasGemmBatchedEx": 7, "cublasGemmEx": 15},
+    copies={"device to device": 3, "device to host": 2, "host to device": 1},
+    memsets={"memset": 2},
+    other={"synchronize copy": 2, "synchronize stream": 2},
+    bytes={
+        "device to device": 17_408, "device to host": 8, "host to device": 34, "memset": 180_224})
+
+TEXT_SSM = Counters(  # 116 launches; with a state-space model
+    kernels={
+        "cross_entropy_backward<float>": 1, "cross_entropy_few_rows<float>": 1,
+        "cupy_add__float32_float32_float32": 16, "cupy_copy__float32_float32": 2,
+        "cupy_copy__int64_int64": 2, "cupy_copy__uint8_int64": 1, "cupy_fill": 1,
+        "cupy_multiply__float32_float32_float32": 15, "cupy_negative__float32_float32": 1,
+        "cupy_scatter_add": 1, "cupy_subtract__float32_float32_float32": 1, "cupy_take": 1,
+        "gradient_norm<float>": 1, "gt_adam<float, float, float, float, 40, 8>": 1,
+        "gt_norm_squares<float, 40, 8>": 1, "gt_scale<float, 40, 8>": 1, "gt_sigmoid": 1,
+        "gt_sigmoid_grad": 1, "gt_silu": 1, "gt_silu_grad": 1, "gt_swish_gated": 4,
+        "gt_swish_gated_grad_gate": 2, "layer_norm_backward<float>": 3,
+        "layer_norm_backward_weight<float>": 3, "layer_norm_forward<float>": 3,
+        "linear_scan_backward<float>": 1, "linear_scan_forward<float>": 1, "sum_rows<float>": 5},
+    library={"cublasGemmEx": 36, "cublasGemmStridedBatchedEx": 1, "cublasLtMatmul": 2},
+    copies={"device to device": 4, "device to host": 2, "host to device": 1},
+    memsets={"memset": 4},
+    other={"synchronize copy": 2, "synchronize stream": 2},
+    bytes={
+        "device to device": 49_664, "device to host": 8, "host to device": 34, "memset": 155_648})
 
 SAMPLING = Counters(  # 148 launches
     kernels={
@@ -166,12 +208,15 @@ def step(model: nn.Module, optimizer: optim.Optimizer, loss: Callable, *data: np
 @pytest.mark.parametrize(("recipe", "options", "budget"), [
     (digits.Digits, digits.DigitsOptions(), DIGITS),
     (diffusion.Diffusion, diffusion.DiffusionOptions(layers=1), DIFFUSION),
-], ids=["digits", "diffusion"])
+    (text.Text, text.TextOptions(layers=1, length=16, batch_size=2), TEXT),
+    (text.Text, text.TextOptions(layers=1, length=16, batch_size=2, arch="ssm"), TEXT_SSM),
+], ids=["digits", "diffusion", "text", "text-ssm"])
 def test_recipe(recipe, options, budget):
     """A step as `gtensor train` runs it, from the loader's batch to the loss."""
     whole = digits.data()
-    data = digits.Data(whole.train[:320], whole.held_out[:1], whole.train_labels[:320],
-                       whole.held_out_labels[:1])
+    data = bytes(range(256)) * 2 if recipe is text.Text else digits.Data(
+        whole.train[:320], whole.held_out[:1], whole.train_labels[:320],
+        whole.held_out_labels[:1])
     found = []
 
     def after_step(trainer: Trainer) -> bool:

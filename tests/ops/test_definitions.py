@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
+import gtensor.distributed
 import gtensor.nn
 from gtensor.backend.kernels import elementwise
 from gtensor.engine.context import execute

@@ -1,0 +1,73 @@
+"""Several processes, one program: collectives, data parallel training, sharded optimizers.
+
+    comm = gt.distributed.init()                 # in each process, of `gtensor launch -n 4 -- ...`
+    comm.all_reduce(array)
+
+MPI (mpi4py) and NCCL (CuPy) carry the bytes; neither is imported before `init`.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from gtensor.distributed.alone import Alone
+from gtensor.distributed.collectives import all_gather, all_reduce, reduce_scatter
+from gtensor.distributed.communicator import Communicator, Engine
+from gtensor.distributed.errors import CollectiveTimeout, DistributedError
+from gtensor.distributed.work import Work
+
+__all__ = [
+    "CollectiveTimeout", "Communicator", "DistributedError", "Work", "all_gather", "all_reduce",
+    "init", "reduce_scatter",
+]
+
+BACKENDS = ("nccl", "mpi", "alone")
+# Variables in which a launcher (mpich, Open MPI, Slurm) says how many processes it has started.
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
+
+_world: Communicator | None = None
+
+
+def init(backend: str | None = None, timeout: float = 300.0) -> Communicator:
+    """The communicator of all processes that were started together; the same at each call.
+
+    Args:
+        backend: "nccl", "mpi" or "alone". None: "nccl" where the default device is a GPU and NCCL
+            is installed, else "mpi" where mpi4py is installed, else "alone", a world of one.
+        timeout: seconds of each wait, after which CollectiveTimeout is raised.
+
+    Raises ValueError for another name, DistributedError if the backend is not installed, or was
+    another one at the first call, or if several processes were started and nothing connects them.
+    """
+    global _world
+    if backend is not None and backend not in BACKENDS:
+        raise ValueError(f"backend={backend!r} given; wanted one of {', '.join(BACKENDS)}, or None")
+    if _world is not None:
+        if backend not in (None, _world.backend):
+            raise DistributedError(f"init was given backend={backend!r} after one with "
+                                   f"{_world.backend!r}; wanted the same")
+        return _world
+    _world = Communicator(_engine(backend or _chosen()), timeout)
+    return _world
+
+
+def _chosen() -> str:
+    if find_spec("mpi4py") is not None:
+        return "mpi"
+    started = max((int(os.environ.get(name) or 1) for name in _SIZES), default=1)
+    if started > 1:
+        raise DistributedError(f"{started} processes were started, and mpi4py, which connects them,"
+                               " is not installed; pip install 'gtensor[mpi]'")
+    return "alone"
+
+
+def _engine(backend: str) -> Engine:
+    if backend == "alone":
+        return Alone()
+    if find_spec("mpi4py") is None:
+        raise DistributedError(f"backend={backend!r} needs mpi4py, which is not installed; "
+                               "pip install 'gtensor[mpi]'")
+    from gtensor.distributed import mpi
+
+    return mpi.world()

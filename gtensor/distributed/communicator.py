@@ -1,0 +1,288 @@
+"""Communicator: collectives on arrays and tensors among ranks that run the same program."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from gtensor.backend import device_of
+from gtensor.distributed.errors import CollectiveTimeout, DistributedError
+from gtensor.distributed.work import Pending, Work, missed
+from gtensor.engine.outside import OutsideWrite
+from gtensor.engine.tensor import Tensor, wrap
+from gtensor.settings import settings
+from gtensor.system.source_line import user_frame
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+
+OPERATIONS = ("sum", "mean", "max", "min")
+
+
+class Engine(Protocol):
+    """What carries out collectives: MPI, NCCL, or one process alone.
+
+    A collective begins at once and in the order of the calls. Arrays are contiguous; those given as
+    `out` and those reduced or broadcast in place hold the result at the end of what is pending.
+    """
+
+    name: str
+    rank: int
+    size: int
+
+    def all_reduce(self, array: Array, op: str) -> Pending:
+        """In place, by one of OPERATIONS."""
+
+    def broadcast(self, array: Array, root: int) -> Pending:
+        """In place."""
+
+    def all_gather(self, array: Array, out: Array) -> Pending:
+        """`out` (size, *array.shape)."""
+
+    def reduce_scatter(self, array: Array, out: Array, op: str) -> Pending:
+        """`array` (size, *out.shape), which may be overwritten."""
+
+    def exchange(self, text: bytes, seconds: float) -> list[bytes] | None:
+        """The texts of all ranks, on the host; None if they are not there in time."""
+
+    def split(self, color: int, key: int) -> Engine:
+        """An engine of the ranks with the same color, ordered by key."""
+
+    def abort(self, status: int) -> NoReturn:
+        """End all ranks at once."""
+
+
+class Communicator:
+    """Collectives among ranks, each of which calls them in the same order.
+
+    Arrays (NumPy's, CuPy's) and Tensors are taken. Contiguous ones are used where they lie; of
+    others a contiguous copy is exchanged. A Tensor's write counts as an in-place one, which nothing
+    records: see `gtensor.distributed.all_reduce` for an op with a gradient.
+
+    Each collective returns a `Work`. Without `async_op` it is done; with it, the arrays must not be
+    used before `wait()`. What is called beside other collectives, in an order of its own, needs a
+    communicator of its own: `duplicate()`.
+
+    With GTENSOR_DEBUG=1 the ranks compare name, shape, dtype and options of every call first, and
+    raise DistributedError on all ranks if they differ. Without it, differing calls give undefined
+    values, or wait for ever.
+
+    `timeout` is in seconds, for each wait. A collective that is not done in time raises
+    CollectiveTimeout; the communicator cannot be used then.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: how many there are.
+        backend: "mpi", "nccl" or "alone".
+        timeout: see above.
+    """
+
+    def __init__(self, engine: Engine, timeout: float = 300.0) -> None:
+        if not (timeout > 0 and isfinite(timeout)):
+            raise ValueError(f"timeout={timeout} given; wanted a positive number of seconds")
+        self._engine = engine
+        self._broken: CollectiveTimeout | None = None
+        self.rank, self.size, self.backend = engine.rank, engine.size, engine.name
+        self.timeout = timeout
+
+    # -- collectives ------------------------------------------------------------------------------
+
+    def all_reduce(self, a: Any, op: str = "sum", async_op: bool = False) -> Work:
+        """Reduce `a` over the ranks, in place: all have the same result then, bit for bit.
+
+        Args:
+            a: an array or Tensor of the same shape and dtype on all ranks.
+            op: "sum", "mean" (of floating-point and complex numbers), "max" or "min".
+            async_op: return while it is in progress.
+
+        Floating-point numbers of 2 bytes are summed in float32 where the engine does not sum them.
+        """
+        self._check_operation("all_reduce", a, op)
+        return self._in_place("all_reduce", a, async_op, partial(self._engine.all_reduce, op=op),
+                              op)
+
+    def broadcast(self, a: Any, root: int = 0, async_op: bool = False) -> Work:
+        """Overwrite `a` with that of rank `root`."""
+        self._check_root("broadcast", root)
+        return self._in_place("broadcast", a, async_op,
+                              partial(self._engine.broadcast, root=root), root)
+
+    def all_gather(self, a: Any, out: Any = None, async_op: bool = False) -> Work:
+        """All ranks' arrays (*shape), stacked along a new first axis: (size, *shape).
+
+        Args:
+            a: of the same shape and dtype on all ranks.
+            out: overwritten with the result, if given.
+        """
+        given = self._raw("all_gather", a)
+        shape = (self.size, *given.shape)
+        return self._into("all_gather", a, given, out, shape, async_op, self._engine.all_gather)
+
+    def reduce_scatter(self, a: Any, out: Any = None, op: str = "sum", async_op: bool = False
+                       ) -> Work:
+        """Reduce (size, *shape) over the ranks; each gets the part of its number, (*shape).
+
+        Raises ValueError for another first length.
+        """
+        self._check_operation("reduce_scatter", a, op)
+        given = self._raw("reduce_scatter", a)
+        if not given.ndim or given.shape[0] != self.size:
+            raise ValueError(f"reduce_scatter was given shape {given.shape}; wanted ({self.size}, "
+                             "...), a part for each rank")
+        return self._into("reduce_scatter", a, given, out, given.shape[1:], async_op,
+                          partial(self._engine.reduce_scatter, op=op), op)
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank: what JSON can hold (numbers, texts, lists, dicts)."""
+        where = self._begin("all_gather_object")
+        self._compare(where, "all_gather_object")
+        found = self._exchanged(json.dumps(value), where)
+        return [json.loads(text) for text in found]
+
+    def barrier(self) -> None:
+        """Wait until all ranks have called it."""
+        self.all_gather_object(None)
+
+    # -- other groups -----------------------------------------------------------------------------
+
+    def split(self, color: int, key: int | None = None) -> Communicator:
+        """The communicator of the ranks that give the same color, ordered by key (None: by rank).
+
+        All ranks call it.
+        """
+        return Communicator(self._engine.split(color, self.rank if key is None else key),
+                            self.timeout)
+
+    def duplicate(self) -> Communicator:
+        """The same ranks with an order of calls of their own. All ranks call it."""
+        return self.split(0)
+
+    def abort(self, message: str = "", status: int = 1) -> NoReturn:
+        """End the processes of all ranks at once, after a line that names this one."""
+        if message:
+            print(f"rank {self.rank} of {self.size}: {message}", file=sys.stderr, flush=True)
+        self._engine.abort(status)
+
+    def __repr__(self) -> str:
+        return f"<Communicator {self.backend}, rank {self.rank} of {self.size}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Communicator was copied or pickled; wanted one made by init(), split() "
+                        "or duplicate() in its process")
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _in_place(self, name: str, a: Any, async_op: bool, start: Any, *options: Any) -> Work:
+        given = self._raw(name, a)
+        where = self._begin(name, given)
+        self._compare(where, name, given, *options)
+        write = OutsideWrite(a, name) if isinstance(a, Tensor) else None
+        used = _contiguous(given)
+        pending = start(used)
+
+        def finish() -> Any:
+            if used is not given:
+                given[...] = used.reshape(given.shape)
+            if write is not None:
+                write.end()
+            return a
+
+        return self._work(pending, where, finish, async_op)
+
+    def _into(self, name: str, a: Any, given: Array, out: Any, shape: tuple[int, ...],
+              async_op: bool, start: Any, *options: Any) -> Work:
+        target = None if out is None else self._raw(name, out)
+        device = device_of(given)
+        if target is not None and (target.shape != shape or target.dtype != given.dtype
+                                   or device_of(target) is not device):
+            raise ValueError(
+                f"{name} was given out of shape {target.shape} and dtype {target.dtype} on "
+                f"{device_of(target)}; wanted {shape}, {given.dtype} on {device}")
+        where = self._begin(name, given)
+        self._compare(where, name, given, *options)
+        write = OutsideWrite(out, name) if isinstance(out, Tensor) else None
+        direct = target is not None and target.flags.c_contiguous
+        used: Any = target if direct else device.empty(shape, given.dtype, name)
+        pending = start(_contiguous(given), used)
+
+        def finish() -> Any:
+            if target is not None and not direct:
+                target[...] = used
+            if write is not None:
+                write.end()
+            if out is not None:
+                return out
+            return wrap(used, device) if isinstance(a, Tensor) else used
+
+        return self._work(pending, where, finish, async_op)
+
+    def _work(self, pending: Pending, where: str, finish: Any, async_op: bool) -> Work:
+        work = Work(pending, where, self.timeout, finish, self._break)
+        if async_op:
+            pending.leave()
+        else:
+            work.wait()
+        return work
+
+    def _break(self, error: CollectiveTimeout) -> None:
+        """Refuse further calls: the ranks are not at one place any more."""
+        self._broken = error
+
+    def _begin(self, name: str, array: Array | None = None) -> str:
+        """The text of a call, for errors: rank, collective, array, line."""
+        if self._broken is not None:
+            raise DistributedError(f"this communicator cannot be used any more: {self._broken}")
+        code = user_frame(sys._getframe(1))
+        what = "" if array is None else f" of shape {array.shape} and dtype {array.dtype}"
+        return (f"rank {self.rank} of {self.size}: {name}{what} "
+                f"({code.f_code.co_filename}:{code.f_lineno})")
+
+    def _compare(self, where: str, name: str, array: Array | None = None, *options: Any) -> None:
+        """With GTENSOR_DEBUG: raise on all ranks unless all make the same call."""
+        if not settings.debug or self.size == 1:
+            return
+        call: list[Any] = [name, *map(str, options)]
+        if array is not None:
+            call += [list(array.shape), str(array.dtype)]
+        found = [json.loads(text) for text in self._exchanged(json.dumps([call, where]), where)]
+        if any(other != found[0][0] for other, _ in found):
+            raise DistributedError("the ranks make different calls: "
+                                   + "; ".join(text for _, text in found))
+
+    def _exchanged(self, text: str, where: str) -> list[bytes]:
+        found = self._engine.exchange(text.encode(), self.timeout)
+        if found is None:
+            raise missed(where, self.timeout, self._break)
+        return found
+
+    def _raw(self, name: str, a: Any) -> Array:
+        """The array of what was given."""
+        found = a._array if isinstance(a, Tensor) else a
+        if not hasattr(found, "dtype") or not hasattr(found, "strides"):
+            raise TypeError(f"{name} was given {type(a).__name__}; wanted an array or a Tensor")
+        return found
+
+    def _check_operation(self, name: str, a: Any, op: str) -> None:
+        kind = self._raw(name, a).dtype.kind
+        if op not in OPERATIONS:
+            raise ValueError(f"{name} was given op={op!r}; wanted one of {', '.join(OPERATIONS)}")
+        if kind not in "iufcV" or kind == "c" and op in ("max", "min") or (
+                op == "mean" and kind in "iu"):
+            raise TypeError(f"{name} was given dtype {a.dtype} with op={op!r}; wanted numbers that "
+                            "have one")
+
+    def _check_root(self, name: str, root: int) -> None:
+        if not isinstance(root, int) or not 0 <= root < self.size:
+            raise ValueError(f"{name} was given root={root!r}; wanted a rank below {self.size}")
+
+
+def _contiguous(array: Array) -> Array:
+    """The array, or a contiguous copy of it."""
+    if array.flags.c_contiguous:
+        return array
+    made = device_of(array).empty(array.shape, array.dtype, "collective")
+    made[...] = array
+    return made

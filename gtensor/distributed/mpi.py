@@ -1,0 +1,202 @@
+"""Collectives by MPI, through mpi4py: what NumPy arrays, and copies of CUDA's, go over.
+
+Every call is a nonblocking one of MPI, so that each wait has a deadline. A thread waits for those
+that the caller does not wait for at once: MPI moves bytes within its own calls only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from gtensor.backend import device_of
+from gtensor.engine.tensor import is_floating
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from gtensor.backend.typing import Array
+
+_BUSY = 2e-3  # seconds of polling before the processor is left to others
+_PAUSE = 2e-4  # seconds between polls then
+
+_missed: list[Posted] = []  # which did not end in time
+
+
+class Mpi:
+    """An engine over a communicator of MPI."""
+
+    name = "mpi"
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+
+    def all_reduce(self, array: Array, op: str) -> Posted:
+        host = _summable(_on_host(array), op)
+        request = self._comm.Iallreduce(_mpi().IN_PLACE, host, _operation(op))
+
+        def finish() -> None:
+            if op == "mean":
+                np.divide(host, self.size, out=host)
+            _give(host, array)
+
+        return Posted(request, finish)
+
+    def broadcast(self, array: Array, root: int) -> Posted:
+        host = _on_host(array)
+        request = self._comm.Ibcast(_bytes(host), root)
+        return Posted(request, lambda: _give(host, array))
+
+    def all_gather(self, array: Array, out: Array) -> Posted:
+        given, host = _on_host(array), _on_host(out)
+        request = self._comm.Iallgather(_bytes(given), _bytes(host))
+        return Posted(request, lambda: _give(host, out), given)
+
+    def reduce_scatter(self, array: Array, out: Array, op: str) -> Posted:
+        given, host = (_summable(_on_host(x), op) for x in (array, out))
+        request = self._comm.Ireduce_scatter_block(given, host, _operation(op))
+
+        def finish() -> None:
+            if op == "mean":
+                np.divide(host, self.size, out=host)
+            _give(host, out)
+
+        return Posted(request, finish, given)
+
+    def exchange(self, text: bytes, seconds: float) -> list[bytes] | None:
+        """First the lengths, then the texts."""
+        end = time.monotonic() + seconds
+        lengths = np.zeros(self.size, np.int64)
+        request = self._comm.Iallgather(np.array([len(text)]), lengths)
+        if not _polled(request, end):
+            return None
+        found = np.empty(int(lengths.sum()), np.uint8)
+        given = np.frombuffer(text, np.uint8)
+        request = self._comm.Iallgatherv(given, [found, lengths])
+        if not _polled(request, end):
+            return None
+        ends = lengths.cumsum()
+        return [found[stop - n:stop].tobytes() for n, stop in zip(lengths, ends, strict=True)]
+
+    def split(self, color: int, key: int) -> Mpi:
+        split: Any = self._comm.Split(color, key)
+        return Mpi(split)
+
+    def abort(self, status: int) -> NoReturn:
+        self._comm.Abort(status)
+        os._exit(status)
+
+
+class Posted:
+    """A request of MPI, and what is to be done with its result.
+
+    `kept` are arrays that MPI reads. `done()` and `wait()` are called by one thread.
+    """
+
+    def __init__(self, request: MPI.Request, finish: Callable[[], None], *kept: Array) -> None:
+        self._request = request
+        self._finish: Callable[[], None] | None = finish
+        self._kept = kept
+        self._left: threading.Event | None = None  # set by the thread that waits
+
+    def leave(self) -> None:
+        """Let the thread wait for it, in which MPI moves its bytes meanwhile."""
+        self._left = threading.Event()
+        _waiting().put((self._request, self._left))
+
+    def done(self) -> bool:
+        return self._finish is None or (
+            self._request.Test() if self._left is None else self._left.is_set())
+
+    def wait(self, seconds: float) -> bool:
+        if self._finish is not None:
+            if not (_polled(self._request, time.monotonic() + seconds) if self._left is None
+                    else self._left.wait(seconds)):
+                _missed.append(self)
+                return False
+            self._finish()
+            self._finish, self._kept = None, ()
+        return True
+
+
+def _polled(request: MPI.Request, end: float) -> bool:
+    """Whether a request was completed before a time of `time.monotonic`."""
+    busy = time.monotonic() + _BUSY
+    while not request.Test():
+        now = time.monotonic()
+        if now >= end:
+            return False
+        if now < busy:
+            os.sched_yield()
+        else:
+            time.sleep(_PAUSE)
+    return True
+
+
+@cache
+def _waiting() -> queue.SimpleQueue[tuple[MPI.Request, threading.Event]]:
+    """Requests, each with an event, for which a thread waits in their order."""
+    requests: queue.SimpleQueue[tuple[MPI.Request, threading.Event]] = queue.SimpleQueue()
+
+    def run() -> None:
+        while True:
+            request, ended = requests.get()
+            request.Wait()
+            ended.set()
+
+    threading.Thread(target=run, name="gtensor collectives", daemon=True).start()
+    return requests
+
+
+def world() -> Mpi:
+    """The engine of all processes. Initializes MPI if nothing has."""
+    return Mpi(_mpi().COMM_WORLD.Dup())
+
+
+@cache
+def _mpi() -> Any:
+    from mpi4py import MPI
+
+    atexit.register(_end)
+    return MPI
+
+
+def _end() -> None:
+    """At exit: MPI cannot be finalized while a collective waits for ranks that do not come."""
+    if not all(posted.done() for posted in _missed):
+        _mpi().COMM_WORLD.Abort(1)
+
+
+def _operation(op: str) -> Any:
+    """MPI's operation; a mean is a sum, divided at the end."""
+    return getattr(_mpi(), "SUM" if op == "mean" else op.upper())
+
+
+def _on_host(array: Array) -> np.ndarray:
+    """The array on the host: itself, or a copy."""
+    return device_of(array).to_numpy(array)
+
+
+def _summable(host: np.ndarray, op: str) -> np.ndarray:
+    """In a dtype in which MPI reduces: float32 for floating-point numbers of 2 bytes or less."""
+    return host.astype(np.float32) if is_floating(host.dtype) and host.itemsize <= 2 else host
+
+
+def _bytes(host: np.ndarray) -> np.ndarray:
+    """The same memory as bytes, which MPI moves whatever they mean."""
+    return host.reshape(-1).view(np.uint8)
+
+
+def _give(host: np.ndarray, array: Array) -> None:
+    """Copy the result to where it was asked for, unless it lies there."""
+    if host is not array:
+        array[...] = device_of(array).from_numpy(host.astype(array.dtype, copy=False))

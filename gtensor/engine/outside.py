@@ -1,0 +1,46 @@
+"""Writes from outside: a communicator, or another library, writes a tensor's memory.
+
+They count as one in-place write. Values that a graph has saved are then known to be overwritten,
+and the tensor's memory is not taken for exported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gtensor.engine.context import grad_enabled
+from gtensor.engine.errors import GradientError
+from gtensor.engine.in_place import check_writable, count_write, refuse_traced
+from gtensor.engine.tensor import Tensor
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+
+
+class OutsideWrite:
+    """A write to a tensor that code outside begins now and ends later.
+
+    `array` is its memory. Ops must not use the tensor before `end()`, which counts once more: what
+    a graph saved meanwhile is not valid either.
+
+    Raises GradientError for a tensor with a gradient while gradients are enabled, LevelError within
+    a transform, ValueError for memory that may not be written.
+    """
+
+    def __init__(self, tensor: Tensor, name: str) -> None:
+        refuse_traced(tensor, name)
+        if grad_enabled() and tensor.requires_grad:
+            raise GradientError(f"in-place {name} on a tensor of shape {tensor.shape} that requires"
+                                " a gradient; do it under no_grad(), or on a clone()")
+        if tensor._version != tensor._storage.version:
+            tensor._check_version(name)
+        array = tensor._array
+        check_writable(name, array)
+        self.tensor = tensor
+        self.array: Array = array
+        tensor._device.order((), (array,))
+        count_write(tensor)
+
+    def end(self) -> None:
+        """The write is done."""
+        count_write(self.tensor)

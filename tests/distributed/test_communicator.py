@@ -1,0 +1,195 @@
+"""Collectives: values, arrays of all kinds, deadlines, and calls that do not fit together."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gtensor as gt
+from distributed.ranks import in_threads, run_ranks
+from gtensor import distributed
+from gtensor.distributed import CollectiveTimeout, Communicator, DistributedError
+from gtensor.distributed.alone import Alone
+from gtensor.settings import settings
+
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "complex64", "complex128")
+
+
+def values(rank: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    found = np.random.default_rng(rank).integers(-4, 5, shape)
+    return found.astype(getattr(ml_dtypes, dtype, dtype))
+
+
+def collectives(comm: Communicator, shape: list[int], dtype: str) -> list[Any]:
+    """Each collective on arrays of a rank, at once and later, contiguous and strided."""
+    rank, size = comm.rank, comm.size
+    shape = tuple(shape)
+    found: list[Any] = []
+    for async_op in (False, True):
+        a = values(rank, shape, dtype)
+        assert comm.all_reduce(a, async_op=async_op).wait() is a
+        wide = np.zeros((*shape, 2), a.dtype)
+        wide[..., 1] = values(rank, shape, dtype)
+        comm.all_reduce(wide[..., 1], "sum", async_op).wait()
+        assert not wide[..., 0].any() and np.array_equal(wide[..., 1], a)
+        b = values(rank, shape, dtype)
+        comm.broadcast(b, size - 1, async_op).wait()
+        gathered = comm.all_gather(values(rank, shape, dtype), async_op=async_op).wait()
+        out = np.empty((*shape, size, 2), a.dtype)[..., 0]
+        out = np.moveaxis(out, -1, 0)
+        assert comm.all_gather(values(rank, shape, dtype), out, async_op).wait() is out
+        assert np.array_equal(out, gathered)
+        parts = values(rank, (size, *shape), dtype)
+        kept = parts.copy()
+        mine = comm.reduce_scatter(parts, async_op=async_op).wait()
+        assert np.array_equal(parts, kept)
+        found += [a, b, gathered, mine]
+    return [x.astype(complex) for x in found]
+
+
+def expected(rank: int, size: int, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:
+    every = [values(r, shape, dtype).astype(complex) for r in range(size)]
+    parts = [values(r, (size, *shape), dtype).astype(complex) for r in range(size)]
+    return 2 * [sum(every), every[-1], np.stack(every), sum(parts)[rank]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (3, 5), (0, 2)])
+def test_values_in_threads(dtype: str, shape: tuple[int, ...]) -> None:
+    for size in (1, 3):
+        for rank, found in enumerate(in_threads(size, collectives, shape, dtype)):
+            for got, wanted in zip(found, expected(rank, size, shape, dtype), strict=True):
+                np.testing.assert_array_equal(got, wanted)
+
+
+def over_mpi(comm: Communicator) -> list[Any]:
+    return [collectives(comm, shape, dtype) for dtype in DTYPES for shape in ([], [3, 5], [0, 2])]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_values_over_mpi(size: int) -> None:
+    cases = [(shape, dtype) for dtype in DTYPES for shape in ((), (3, 5), (0, 2))]
+    for rank, found in enumerate(run_ranks(size, over_mpi)):
+        for (shape, dtype), got in zip(cases, found, strict=True):
+            for one, wanted in zip(got, expected(rank, size, shape, dtype), strict=True):
+                np.testing.assert_array_equal(one, wanted)
+
+
+def groups(comm: Communicator) -> list[Any]:
+    odd = comm.split(comm.rank % 2, -comm.rank)
+    total = odd.all_reduce(np.array([comm.rank])).wait()
+    other = comm.duplicate()
+    late = comm.all_reduce(np.array([1.0]), "mean", async_op=True)
+    assert other.all_gather_object({"rank": comm.rank})[-1] == {"rank": comm.size - 1}
+    comm.barrier()
+    largest = comm.all_reduce(np.array([comm.rank, -comm.rank]), "max").wait()
+    return [odd.rank, odd.size, int(total[0]), float(late.wait()[0]), largest.tolist()]
+
+
+@pytest.mark.parametrize("run", [in_threads, run_ranks])
+def test_groups_have_an_order_of_their_own(run: Any) -> None:
+    assert run(3, groups) == [[1, 2, 2, 1.0, [2, 0]], [0, 1, 1, 1.0, [2, 0]],
+                              [0, 2, 2, 1.0, [2, 0]]]
+
+
+def test_a_tensors_write_is_counted() -> None:
+    comm = Communicator(Alone())
+    x, w = gt.tensor([1.0, 2.0]), gt.tensor([3.0, 4.0], requires_grad=True)
+    y = (w * x).sum()
+    assert comm.broadcast(x).wait() is x
+    with pytest.raises(gt.GradientError, match="overwritten"):
+        y.backward()
+    with pytest.raises(gt.GradientError, match=r"in-place all_reduce on .* requires a"):
+        comm.all_reduce(w)
+    with gt.no_grad():
+        comm.all_reduce(w)
+    y = (w * 2).sum()
+    y.backward()
+    assert w.grad.tolist() == [2.0, 2.0]
+
+
+def differentiated(comm: Communicator) -> list[Any]:
+    """The gradient of the sum of all ranks' losses."""
+    rng = np.random.default_rng(comm.rank)
+    x = gt.tensor(rng.standard_normal((comm.size, 3)), requires_grad=True)
+    summed = distributed.all_reduce(x, comm)
+    gathered = distributed.all_gather(x, comm)
+    part = distributed.reduce_scatter(x, comm)
+    weights = [gt.tensor(rng.standard_normal(y.shape)) for y in (summed, gathered, part)]
+    loss = sum(((y**2 * w).sum() for y, w in zip((summed, gathered, part), weights, strict=True)),
+               start=gt.tensor(0.0, dtype="float64"))
+    (grad,) = gt.grad(loss, [x], create_graph=True)
+    grad.sum().backward()
+    return [x.numpy(), [w.numpy() for w in weights], loss.item(), grad.numpy(), x.grad.numpy()]
+
+
+def test_gradients_are_those_of_the_sum_of_all_losses() -> None:
+    size = 3
+    found = in_threads(size, differentiated)
+    xs = [gt.tensor(one[0], requires_grad=True) for one in found]
+    summed, gathered = sum(xs[1:], start=xs[0]), gt.stack(xs)
+    losses = []
+    for rank, one in enumerate(found):
+        ys, ws = (summed, gathered, summed[rank]), map(gt.tensor, one[1])
+        losses.append(sum(((y**2 * w).sum() for y, w in zip(ys, ws, strict=True)),
+                          start=gt.tensor(0.0, dtype="float64")))
+        assert losses[-1].item() == pytest.approx(one[2], rel=1e-13)
+    grads = gt.grad(sum(losses[1:], start=losses[0]), xs, create_graph=True)
+    sum((g.sum() for g in grads), start=gt.tensor(0.0, dtype="float64")).backward()
+    for x, grad, one in zip(xs, grads, found, strict=True):
+        np.testing.assert_allclose(one[3], grad.numpy(), rtol=1e-12)
+        np.testing.assert_allclose(one[4], x.grad.numpy(), rtol=1e-12)
+
+
+def alone_for_a_while(comm: Communicator) -> str:
+    if comm.rank:
+        time.sleep(1.0)
+        comm.all_reduce(np.ones((2, 3), np.float32))
+        return ""
+    with pytest.raises(CollectiveTimeout) as error:
+        comm.all_reduce(np.ones((2, 3), np.float32), async_op=True).wait(0.2)
+    with pytest.raises(DistributedError, match="cannot be used any more"):
+        comm.barrier()
+    time.sleep(1.5)  # MPI can end only what has ended
+    return str(error.value)
+
+
+@pytest.mark.parametrize("run", [in_threads, run_ranks])
+def test_a_rank_that_does_not_come_is_told_at_the_deadline(run: Any) -> None:
+    told = run(2, alone_for_a_while)[0]
+    assert "rank 0 of 2: all_reduce of shape (2, 3) and dtype float32 (" in told
+    assert "test_communicator.py:" in told and "did not end within 0.2 s" in told
+
+
+def other_shapes(comm: Communicator) -> str:
+    with settings.override(debug=1):
+        comm.all_reduce(np.ones(3))
+        with pytest.raises(DistributedError) as error:
+            comm.all_reduce(np.ones(3 + comm.rank), "max" if comm.rank else "sum")
+    return str(error.value)
+
+
+def test_debug_compares_the_calls() -> None:
+    for told in in_threads(2, other_shapes):
+        assert "the ranks make different calls: rank 0 of 2: all_reduce of shape (3,)" in told
+        assert "rank 1 of 2: all_reduce of shape (4,)" in told
+
+
+@pytest.mark.parametrize(("call", "error", "message"), [
+    (lambda c: c.all_reduce([1.0]), TypeError, "given list; wanted an array or a Tensor"),
+    (lambda c: c.all_reduce(np.ones(2), "prod"), ValueError, "op='prod'; wanted one of sum, mean"),
+    (lambda c: c.all_reduce(np.ones(2, int), "mean"), TypeError, "dtype int64 with op='mean'"),
+    (lambda c: c.all_reduce(np.ones(2, complex), "max"), TypeError, "complex128 with op='max'"),
+    (lambda c: c.broadcast(np.ones(2), 1), ValueError, "root=1; wanted a rank below 1"),
+    (lambda c: c.reduce_scatter(np.ones(2)), ValueError, r"shape \(2,\); wanted \(1, ...\)"),
+    (lambda c: c.all_gather(np.ones(2), np.ones(2)), ValueError, r"wanted \(1, 2\), float64 on"),
+    (lambda c: Communicator(Alone(), 0), ValueError, "timeout=0 given; wanted a positive"),
+    (lambda c: distributed.init("gloo"), ValueError, "backend='gloo' given; wanted one of nccl"),
+])
+def test_mistakes_are_one_sentence(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(Communicator(Alone()))
