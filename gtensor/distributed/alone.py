@@ -15,6 +15,9 @@ class Done:
     def leave(self) -> None:
         """Nothing is left."""
 
+    def watch(self, seconds: float, late: object) -> None:
+        """It has ended."""
+
     def done(self) -> bool:
         return True
 

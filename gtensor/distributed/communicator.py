@@ -9,7 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from gtensor.backend import device_of
-from gtensor.distributed.errors import CollectiveTimeout, DistributedError
+from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.work import Pending, Work, missed
 from gtensor.engine.outside import OutsideWrite
 from gtensor.engine.tensor import Tensor, wrap
@@ -84,7 +84,7 @@ class Communicator:
         if not (timeout > 0 and isfinite(timeout)):
             raise ValueError(f"timeout={timeout} given; wanted a positive number of seconds")
         self._engine = engine
-        self._broken: CollectiveTimeout | None = None
+        self._broken: DistributedError | None = None
         self.rank, self.size, self.backend = engine.rank, engine.size, engine.name
         self.timeout = timeout
 
@@ -221,13 +221,14 @@ class Communicator:
 
     def _work(self, pending: Pending, where: str, finish: Any, async_op: bool) -> Work:
         work = Work(pending, where, self.timeout, finish, self._break)
+        pending.watch(self.timeout, work.late)
         if async_op:
             pending.leave()
         else:
             work.wait()
         return work
 
-    def _break(self, error: CollectiveTimeout) -> None:
+    def _break(self, error: DistributedError) -> None:
         """Refuse further calls: the ranks are not at one place any more."""
         self._broken = error
 

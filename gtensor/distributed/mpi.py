@@ -113,6 +113,9 @@ class Posted:
         self._left = threading.Event()
         _waiting().put((self._request, self._left))
 
+    def watch(self, seconds: float, late: object) -> None:
+        """`wait` does."""
+
     def done(self) -> bool:
         return self._finish is None or (
             self._request.Test() if self._left is None else self._left.is_set())
