@@ -20,7 +20,7 @@ from gtensor.distributed.errors import DistributedError
 _PERIOD = 0.05  # seconds between looks
 
 Late = Callable[[float, str | None], DistributedError]
-"""late(seconds, cause): the error of a collective that missed its deadline, or has a known cause."""
+"""late(seconds, cause): the error of a deadline missed, or of a failure by a known cause."""
 
 
 class Owner(Protocol):
