@@ -15,12 +15,15 @@ from gtensor.distributed import environment
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.collectives import all_gather, all_reduce, reduce_scatter
 from gtensor.distributed.communicator import Communicator, Engine
+from gtensor.distributed.data_parallel import DataParallel
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
+from gtensor.distributed.sync import convert_sync
 from gtensor.distributed.work import Work
+from gtensor.distributed.zero import ZeroOptimizer
 
 __all__ = [
-    "CollectiveTimeout", "Communicator", "DistributedError", "Work", "all_gather", "all_reduce",
-    "init", "reduce_scatter",
+    "CollectiveTimeout", "Communicator", "DataParallel", "DistributedError", "Work",
+    "ZeroOptimizer", "all_gather", "all_reduce", "convert_sync", "init", "reduce_scatter",
 ]
 
 BACKENDS = ("nccl", "mpi", "alone")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import repeat
 from operator import attrgetter
 from threading import RLock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.context import casting, current_casts, grad_enabled, grad_mode, record_ops
@@ -43,8 +44,34 @@ def backward(
     if batched:
         _check_batched(kept, seed.shape[0], create_graph)
     step = _step(node, None, create_graph, batched)
-    grads = _walk([(node, seed)], records, kept, step, create_graph, keep)
-    _commit(kept, grads, create_graph)
+    step.collecting = _collecting(leaves, create_graph, batched)
+    if step.collecting is None:
+        grads = _walk([(node, seed)], records, kept, step, create_graph, keep)
+        _commit(kept, grads, create_graph)
+    else:
+        kept, grads = _collect([(node, seed)], records, kept, step, keep)
+    for node, stored in zip(kept, grads, strict=True):
+        if node.stored and stored is not None:
+            for hook in [*node.stored.values()]:
+                hook()
+
+
+def _collect(
+    seeds: list[tuple[Node, Tensor]], records: list[Record], kept: list[Node], step: Any, keep: bool
+) -> tuple[list[Node], list[Tensor | None]]:
+    """A walk whose leaves have collectors, which say what gradients are stored.
+
+    Returns the nodes, and what the walk gave each.
+    """
+    try:
+        grads = _walk(seeds, records, kept, step, False, keep)
+        final = step.collecting.finish()
+        walked = {node: grad for node, grad in zip(kept, grads, strict=True) if node not in final}
+        _commit([*walked], [*walked.values()], False, final)
+        return [*walked, *final], [*walked.values(), *final.values()]
+    except BaseException:
+        step.collecting.cancel()
+        raise
 
 
 public.backward = backward  # Tensor's method calls this: tensor.py cannot import it
@@ -115,7 +142,9 @@ def _walk(
     take = step.slots.pop
     held: dict[Node, Any] = {}
     mode = grad_enabled() if level is None else level.grad_enabled
-    told: set[Node] | None = set() if bus.leaves and wanted is None else None
+    told: set[Node] | None = None
+    if step.collecting is not None or bus.leaves and wanted is None:
+        told = set()
     _claim(records)
     try:
         for node, seed in seeds:
@@ -164,15 +193,26 @@ def _walk(
             _unclaim(records)
             raise
     for node, grad in ends.items():
-        if node.hooks and grad is not None and not isinstance(node, Record):
+        if node.hooks and grad is not None and not isinstance(node, Record) and (
+                step.collecting is None or node.collector is None):
             with nullcontext() if level else grad_mode(create_graph):
                 # a hook may keep its gradient or return a shared tensor; `.grad` needs its own
                 ends[node] = recorded.clone(call_hooks(node, grad))
-    if told is not None:
+    if told is not None and bus.leaves:
         from gtensor.engine.complete import tell_rest
 
         tell_rest(ends, told)
     return list(map(ends.get, kept))
+
+
+def _collecting(leaves: list[Node], create_graph: bool, batched: bool) -> Any:
+    """What `complete.collecting` finds; not asked where no leaf has a collector."""
+    for leaf in leaves:
+        if leaf.collector is not None:
+            from gtensor.engine.complete import collecting
+
+            return collecting(leaves, create_graph, batched)
+    return None
 
 
 def _completing(records: list[Record], step: Any, told: set[Node]) -> Iterator[Record]:
@@ -324,8 +364,11 @@ def _check_batched(kept: Sequence[Node], count: int, create_graph: bool) -> None
                 f"{count} gradients would be added; set its .grad to None first")
 
 
-def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: bool) -> None:
-    """Add the walk's gradients to `.grad`.
+def _commit(
+    kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: bool,
+    final: Mapping[Node, Tensor] = MappingProxyType({}),
+) -> None:
+    """Add the walk's gradients to `.grad`, and store those that are final.
 
     All sums are computed first; one C call then stores them, so an interrupt cannot store a part.
     """
@@ -341,7 +384,7 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
             _committing = True
             if recorded_walk:
                 record_ops(mode or create_graph)
-            nodes, totals = [], []
+            nodes, totals = [*final], [*final.values()]
             for node, grad in zip(kept, grads, strict=True):
                 if grad is None:
                     continue

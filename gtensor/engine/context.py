@@ -213,16 +213,20 @@ def noting(values: deque[Any], again: bool) -> Iterator[None]:
         STATE.noted = before
 
 
-def same_again(value: T) -> T:
-    """The value; in the second run of a checkpointed function, that of this call in the first.
+def same_again(make: Callable[[], T]) -> T:
+    """make(); in the second run of a checkpointed function what it returned in the first.
 
-    For state that a module replaces between the runs, such as an attention context.
+    For state that a module replaces between the runs, such as an attention context, and for what
+    is exchanged with other processes.
     """
-    for values, again in STATE.noted:
+    noted = STATE.noted
+    if noted and noted[0][1] and noted[0][0]:
+        value: T = noted[0][0].popleft()
+    else:  # in a second run that makes more calls, too: its records are refused
+        value = make()
+    for values, again in noted:
         if not again:
             values.append(value)
-        elif values:  # else the second run makes more calls, and its records are refused
-            value = values.popleft()
     return value
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gtensor.engine.context import grad_enabled
+from gtensor.engine.context import grad_enabled, no_grad
 from gtensor.engine.errors import GradientError
 from gtensor.engine.in_place import check_writable, count_write, refuse_traced
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.tensor import Tensor, wrap
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
@@ -44,3 +44,17 @@ class OutsideWrite:
     def end(self) -> None:
         """The write is done."""
         count_write(self.tensor)
+
+
+def relocate(leaf: Tensor, memory: Array) -> None:
+    """Let a leaf's values lie in `memory`, contiguous and of its shape and dtype.
+
+    Its node stays, with gradient and hooks. Views of it that were made before keep the old memory.
+    """
+    place = wrap(memory, leaf._device)
+    with no_grad():
+        place[...] = leaf
+    storage = place._own_storage()
+    leaf._array, leaf._storage, leaf._version = memory, storage, storage.version
+    storage.join(leaf)
+    storage.leaf = leaf.requires_grad

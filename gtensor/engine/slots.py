@@ -4,7 +4,8 @@ A rule `backward(ns, step, g)` returns nothing; it writes to its parents' slots:
 
     step.give(i, a)   move the rule's hold on a to input i (a is new, or g, or a view of g)
     step.lend(i, a)   input i gets another hold (on g, or on an array that is kept elsewhere)
-    step.into(i)      -> (buffer, beta): accumulate there (beta=1), or (None, 0) to make a new one
+    step.into(i)      -> (buffer, beta): accumulate there (beta=1), overwrite it (beta=0), or
+                      (None, 0) to make a new one; in any case give the result
     step.reuse(g)     -> g if the rule is its last holder and may overwrite it, else None; call last
 
 A slot keeps its first gradient unchanged; a later one is added in place into whichever of the two
@@ -29,8 +30,12 @@ from gtensor.system.bus import GradientEvent, bus, tell
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
+    from gtensor.engine.complete import Collecting
     from gtensor.engine.recompute import Remade, WithRecipes
     from gtensor.engine.typing import Namespace, Saved
+
+PLACED = Storage()  # the hold on a collector's memory: never shared, never released
+PLACED.holds = 1
 
 # An array and its holders; None: new, held by the slot alone.
 Slot: TypeAlias = "tuple[Array, Storage | None]"
@@ -46,6 +51,7 @@ class Step(Generic[V]):
     parents: tuple[Node | None, ...]  # per input: its node if this walk needs its gradient
     mask: int  # bit i: input i needs one
     direct = True  # rules are called directly, without making a device current
+    collecting: Collecting | None = None  # who takes the gradients of leaves during this walk
 
     if TYPE_CHECKING:  # the verbs, which each mode defines
 
@@ -256,18 +262,46 @@ class RawStep(Step["Array"]):
             self.slots[node] = fitted, hold
 
     def into(self, i: int) -> tuple[Array | None, float]:
-        """(buffer, 1.0) to accumulate into, or (None, 0.0) when input i has no gradient yet."""
+        """(buffer, 1.0) to accumulate into. When input i has no gradient yet, (None, 0.0), or
+        (buffer, 0.0) of its collector, which is to be overwritten."""
         node = self.parents[i]
         if node is None:
             self._refuse_unneeded(i)
         slot = self.slots.get(node)
         if slot is None:
-            return None, 0.0
+            return (None if self.collecting is None else self._placed(node)), 0.0
         array = self._own(node.device, slot)
         if not self.direct:
             node.device.order((), (array,))
         self.slots[node] = array, None
         return array, 1.0
+
+    def _placed(self, node: Node) -> Array | None:
+        """The memory of a node's collector, in its slot from now on; None without one."""
+        assert self.collecting is not None
+        place = self.collecting.place(node)
+        if place is not None:
+            if not self.direct:
+                node.device.order((), (place,))
+            self.slots[node] = place, PLACED
+        return place
+
+    def settled(self, node: Node) -> Array:
+        """A leaf's complete gradient, after its hooks, in its collector's memory if it has some."""
+        slot = self.slots[node]
+        if node.hooks:
+            slot = self.hooked(node, slot)
+        array, hold = slot
+        if hold is PLACED:
+            return array
+        place = self._placed(node)
+        if place is None:
+            place = self._own(node.device, slot)
+            self.slots[node] = place, None
+        else:
+            node.device.path("gradient", node.device.xp.copyto)(place, array)
+            _release(hold)
+        return place
 
     def reuse(self, g: Array) -> Array | None:
         """g, if this walk is its last holder and may overwrite it; else None."""
@@ -305,8 +339,8 @@ class RawStep(Step["Array"]):
     def _own(self, device: Device, slot: Slot) -> Array:
         """The slot's content in a contiguous buffer without another holder or unused bytes."""
         array, hold = slot
-        if ((hold is None or hold.holds == 1) and array.flags.c_contiguous
-                and array.nbytes == owner(array).nbytes):
+        if hold is PLACED or ((hold is None or hold.holds == 1) and array.flags.c_contiguous
+                              and array.nbytes == owner(array).nbytes):
             return array
         copy = device.copy(array, label="gradient")
         if hold is not None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.streams import Stream
     from gtensor.backend.typing import Array, Params
+    from gtensor.engine.complete import Collector
     from gtensor.engine.levels import Level
     from gtensor.engine.op import Op
     from gtensor.engine.tensor import Tensor
@@ -50,6 +51,8 @@ class Node:
     retain = False  # whether to keep the gradient of a tensor that is not a leaf
     hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
     level: Level | None = None  # of the transform on whose tape it is; None for tensors
+    collector: Collector | None = None  # of a leaf: who takes its gradient during a walk
+    stored: dict[int, Callable[[], object]] | None = None  # called when `grad` was stored
     module = ""  # the running nn.Module, recorded while there are listeners
 
 

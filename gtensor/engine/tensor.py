@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 import numpy as np
 
@@ -308,6 +309,31 @@ class Tensor(Interchange, Methods):
         if node.hooks is None:
             node.hooks = {}
         return RemovableHandle(node.hooks, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], object]
+                                           ) -> RemovableHandle:
+        """Call `hook(tensor)` after a `backward()` that has stored or added to this leaf's `.grad`.
+
+        It runs when the gradients of all leaves are stored, which happens at once at the end of the
+        walk, so that an error in it leaves none half stored; PyTorch runs it within the walk.
+        Raises GradientError for a tensor that is no leaf or requires no gradient.
+        """
+        node = self._tracked_node("register_post_accumulate_grad_hook()")
+        if not self.is_leaf:
+            raise GradientError("register_post_accumulate_grad_hook() of the output of an op; "
+                                "wanted a leaf that requires a gradient")
+        if node.stored is None:
+            node.stored = {}
+        if not callable(hook):
+            raise TypeError(f"a hook was given as {type(hook).__name__}; wanted a function")
+        found = ref(self)
+
+        def run() -> None:
+            tensor = found()
+            if tensor is not None and tensor._node is node:
+                hook(tensor)
+
+        return RemovableHandle(node.stored, run)
 
     # -- placement --------------------------------------------------------------------------------
 

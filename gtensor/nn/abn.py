@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from gtensor.array.creation import empty
@@ -15,7 +14,8 @@ from gtensor.nn.normalization import BatchNorm2d
 from gtensor.ops.norms.batch_norm import check_activation
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, DTypeLike
+    from gtensor.backend.typing import DTypeLike
+    from gtensor.ops.norms.replicas import Gather
 
 
 class ABN(BatchNorm2d):
@@ -50,9 +50,10 @@ class ABN(BatchNorm2d):
 
     def _activated(self, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
                    weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
-                   eps: float, num_batches_tracked: Tensor | None) -> Tensor:
+                   eps: float, num_batches_tracked: Tensor | None,
+                   gather: Gather | None) -> Tensor:
         return F.abn(x, weight, bias, running_mean, running_var, training, momentum, eps,
-                     self.activation, self.activation_param, num_batches_tracked)
+                     self.activation, self.activation_param, num_batches_tracked, gather)
 
     @classmethod
     def from_batch_norm(cls, norm: BatchNorm2d, activation: str = "leaky_relu",
@@ -77,6 +78,7 @@ class ABN(BatchNorm2d):
                    None if like is None else like.device, None if like is None else like.dtype)
         made.load_state_dict(norm.state_dict())
         made.train(norm.training)
+        made._gather = norm._gather
         if norm.weight is None:
             return made
         for name, parameter in norm.named_parameters():
@@ -100,19 +102,14 @@ class InPlaceABN(ABN):
     After `y = norm(x)` only y can be used; a later use of x is an error that names this line. The
     input is overwritten only if it has no other reader; otherwise y gets a new buffer, which
     `gtensor.memory.copies()` counts. See `gtensor.nn.functional.inplace_abn`.
-
-    `gather` may be set to a function that stacks all replicas' arrays along a new first axis: then
-    the statistics are those of the batches of all replicas together.
     """
-
-    gather: Callable[[Array], Array] | None = None
 
     def _activated(self, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
                    weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
-                   eps: float, num_batches_tracked: Tensor | None) -> Tensor:
+                   eps: float, num_batches_tracked: Tensor | None,
+                   gather: Gather | None) -> Tensor:
         return F.inplace_abn(x, weight, bias, running_mean, running_var, training, momentum, eps,
-                             self.activation, self.activation_param, self.gather,
-                             num_batches_tracked)
+                             self.activation, self.activation_param, num_batches_tracked, gather)
 
 
 def _turn(producer: Any, sign: Tensor) -> None:

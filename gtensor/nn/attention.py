@@ -137,7 +137,8 @@ class MultiheadAttention(Module):
     def _split(self, x: Tensor) -> Tensor:
         """(N, L, embed_dim) -> (N, heads, L, embed_dim / heads)."""
         n, length, _ = x.shape
-        return x.reshape((n, length, self.num_heads, -1)).permute_dims((0, 2, 1, 3))
+        heads = (self.num_heads, x.shape[2] // self.num_heads)  # -1 is not known of an empty batch
+        return x.reshape((n, length, *heads)).permute_dims((0, 2, 1, 3))
 
     def _mask(
         self, attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool, query: Tensor,

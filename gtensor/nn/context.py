@@ -203,7 +203,7 @@ class SharedAttentionContext(Module):
         ops.check_context(name, self.width, x=x)
         if not isinstance(self.strength, Tensor) and self.strength == 0:
             return None
-        context = same_again(self.context)
+        context = same_again(lambda: self.context)
         if context is None:
             return None
         self._check_device(x, name)

@@ -16,6 +16,7 @@ from gtensor.ops.build.arguments import want_tensors
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
+    from gtensor.ops.norms.replicas import Gather
 
 
 def _affine(module: Module, shape: int | tuple[int, ...], weight: bool, bias: bool | None,
@@ -119,6 +120,7 @@ class BatchNorm2d(Module):
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
     _dimensions: tuple[int, ...] = (4,)
+    _gather: Gather | None = None  # set by gtensor.distributed.convert_sync
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
                  affine: bool = True, track_running_stats: bool = True, device: DeviceLike = None,
@@ -154,7 +156,7 @@ class BatchNorm2d(Module):
             momentum = 0.0 if count is None else 1.0 / (count.item() + 1)
         return function(x, self.running_mean, self.running_var, self.weight, self.bias,
                         self.training or not self.track_running_stats, momentum, self.eps,
-                        num_batches_tracked=count)
+                        num_batches_tracked=count, gather=self._gather)
 
     def extra_repr(self) -> str:
         return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "

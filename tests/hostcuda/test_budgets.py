@@ -150,6 +150,18 @@ SAMPLING = Counters(  # 148 launches
     bytes={"device to device": 2_560})
 
 
+EXCHANGE = {"gt_joint_means": 1, "gt_joint_statistics": 1, "gt_pack_replica": 2,
+            "bn_act_statistics<float>": 1, "bn_act_forward<float>": 1, "gt_running_statistics": 1,
+            "cupy_multiply__float32_float_float32": 2}
+SYNCHRONIZED = {  # x * 1 and a norm, forward and backward: 13 and 12 launches
+    "BatchNorm2d": Counters(
+        kernels=EXCHANGE | {"bn_act_reduce_from_x<float>": 1, "bn_act_backward_from_x<float>": 1},
+        copies={"device to device": 2}, bytes={"device to device": 2 * 5 * 4}),
+    "InPlaceABN": Counters(
+        kernels=EXCHANGE | {"bn_act_reduce<float>": 1, "bn_act_backward<float>": 1,
+                            "gt_weight_slope": 1})}
+
+
 def difference(found: Counters, wanted: Counters) -> list[str]:
     """One line for each name whose figure is another."""
     lines = []
@@ -303,6 +315,22 @@ def test_a_change_is_named(rng):
     assert any(line.startswith("kernels, cupy_tanh") and "budget 0 (+1)" in line for line in lines)
     with pytest.raises(pytest.fail.Exception, match="gt_relu: 1, budget 2"):
         check(found, MLP)
+
+
+@pytest.mark.parametrize("norm", SYNCHRONIZED)
+def test_a_synchronized_norm(norm, rng):
+    """One launch before each exchange and one behind it; the host reads nothing."""
+    layer = getattr(nn, norm)(5)
+    layer._gather = lambda array: array[None]
+    x = gt.tensor(rng.random((4, 5, 8, 8), np.float32), requires_grad=True)
+    g = gt.tensor(rng.random((4, 5, 8, 8), np.float32))
+
+    def run() -> None:
+        layer(x * 1).backward(g)
+        for each in (x, *layer.parameters()):
+            each.grad = None
+
+    check(cost(run), SYNCHRONIZED[norm])
 
 
 @pytest.fixture

@@ -211,6 +211,17 @@ def test_relu_takes_one_for_z_and_one_for_z_made_again(
 
 
 @BOTH_COUNTS
+@pytest.mark.parametrize("activation", ("leaky_relu", "relu"))
+def test_replicas_exchange_numbers_of_channels_only(
+    monkeypatch: pytest.MonkeyPatch, activation: str, arena: bool
+) -> None:
+    """No buffer more is taken or kept than by a norm alone."""
+    monkeypatch.setattr(nn.InPlaceABN, "_gather", staticmethod(lambda array: array[None]))
+    (check_kept if activation in KEPT else check_inverted)(activation, True, arena)
+    check_saved(nn.InPlaceABN, activation)
+
+
+@BOTH_COUNTS
 @in_both_modes((*INVERTED, *KEPT), "relu")
 def test_without_a_tape_every_activation_is_written_over_its_input(
     activation: str, training: bool, arena: bool

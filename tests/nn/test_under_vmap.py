@@ -143,8 +143,18 @@ def test_in_place_batch_norm_is_out_of_place_within_transforms(activation: str) 
                 lambda f: gt.jvp(gt.vmap(gt.grad(f)), (x,), (v,))[1]):
         found, wanted = (run(lambda x, f=f: loss(f, x)) for f in (F.inplace_abn, F.abn))
         np.testing.assert_allclose(found.numpy(), wanted.numpy(), 1e-12, 1e-12)
-    with pytest.raises(gt.LevelError, match=r"inplace_abn was given gather within vmap\(\)"):
-        gt.vmap(lambda x: F.inplace_abn(x, gather=lambda a: a[None]))(x)
+
+
+@pytest.mark.parametrize("function", (F.batch_norm, F.abn, F.inplace_abn))
+def test_replicas_are_refused_within_transforms(function: Any) -> None:
+    x = gt.asarray(normal(3, 6, 4))
+
+    def synchronized(x: gt.Tensor) -> gt.Tensor:
+        return function(x, None, None, training=True, gather=lambda a: a[None])
+
+    for transform in (gt.vmap(synchronized), lambda x: gt.jvp(synchronized, (x,), (x,))):
+        with pytest.raises(gt.LevelError, match=r"_(norm|abn) was given gather within \w+\(\)"):
+            transform(x)
 
 
 @pytest.mark.parametrize("training", [True, False])

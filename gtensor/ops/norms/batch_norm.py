@@ -7,13 +7,13 @@ backward recomputes the pre-activation tile by tile. Statistics of half types ar
 from __future__ import annotations
 
 from itertools import product
-from math import inf, prod
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.backend import DeviceError
 from gtensor.backend.kernels import elementwise
 from gtensor.engine.arrays import writable
-from gtensor.engine.context import is_recomputing, no_grad
+from gtensor.engine.context import is_recomputing, no_grad, same_again
 from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.in_place import write
 from gtensor.engine.levels import newest
@@ -26,7 +26,7 @@ from gtensor.ops.build.arguments import same_dtype, want_tensors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.norms import batch_norm_paths as paths
-from gtensor.ops.norms import batching
+from gtensor.ops.norms import batching, replicas
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from gtensor.backend.kernels import Elementwise
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
-    from gtensor.ops.norms.replicas import Replicas
+    from gtensor.ops.norms.replicas import Gather
 
 Running: TypeAlias = "tuple[Tensor | None, Tensor | None, Tensor | None]"
 """Running mean and variance, and the count of batches."""
+
+Unbiased: TypeAlias = "tuple[Tensor, float]"
+"""A variance, and the number that makes it the unbiased one of its batch."""
 
 Inputs: TypeAlias = "tuple[Array, Array | None, Array | None, Array, Array]"
 """x, weight, bias, mean and variance."""
@@ -120,11 +123,11 @@ def give_gradients(
 
     `signed`: what the op was given, where the weight is |signed| + eps.
     """
-    if params["sync"] is not None and ns is recorded:
+    if params["gather"] is not None and ns is recorded:
         raise GradientError("create_graph=True through a batch norm that is synchronized over "
-                            "replicas; wanted sync=None")
+                            "replicas; wanted gather=None")
     options = {**params}
-    sync = options.pop("sync")
+    gather = options.pop("gather")
     options.pop("absolute", None)
     sums = None
     if params["training"] or any(step.needs(i) for i in (1, 2, 3, 4)):
@@ -134,7 +137,10 @@ def give_gradients(
             ns, step, sums_at(ns, sums, 0), sums_at(ns, sums, 1), arrays[1], arrays[4])
     dx = None
     if step.needs(0):  # before the sums are given away, since they may be written then
-        totals, count = (sums, None) if sync is None else sync.sums(sums)
+        totals, count = sums, None
+        if gather is not None:
+            own = replicas.values_per_channel(arrays[0].shape)
+            totals, count = ns.joint_means(sums, count=own, gather=gather), 1
         dx = ns.batch_norm_dx(g, *arrays, totals, count=count, out=step.reuse(g), **options)
     if step.needs(1):
         slope = sums_at(ns, sums, 1)
@@ -218,7 +224,7 @@ def _statistics_tangent(
 
 def _options(training: bool, activation: str, parameter: float = 0.01) -> Params:
     return {"training": training, "eps": 1e-5, "activation": activation, "parameter": parameter,
-            "sync": None}
+            "gather": None}
 
 
 _SAVES = "x weight bias mean var center spread"
@@ -239,7 +245,7 @@ def _samples() -> list[Sample]:
 
 def reference(
     torch: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, sync: Replicas | None = None,
+    activation: str, parameter: float, gather: Gather | None = None,
 ) -> Any:
     if training:
         mean, var = None, None
@@ -281,8 +287,8 @@ batch_norm_op = op(
     reference=reference,
     doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training "
         "mean and var are x's own statistics, computed where they are not given. Parameters: "
-        "training, eps, activation (a name), parameter (its slope, alpha or beta), sync (None, or "
-        "what adds up sums over replicas).",
+        "training, eps, activation (a name), parameter (its slope, alpha or beta), gather (None, "
+        "or what stacks replicas' arrays: backward then takes the sums of all).",
 )
 
 _move = tiled(
@@ -341,6 +347,7 @@ def batch_norm_act(
     weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
     momentum: float = 0.1, eps: float = 1e-5, activation: str = "leaky_relu",
     activation_param: float = 0.01, num_batches_tracked: Tensor | None = None,
+    gather: Gather | None = None,
 ) -> Tensor:
     """Batch norm and activation in one op, out of place; same shape. Saves the input alone.
 
@@ -355,36 +362,55 @@ def batch_norm_act(
             "softplus" or "tanh".
         activation_param: leaky_relu's slope, elu's alpha, softplus' beta; positive.
         num_batches_tracked: int64 (); in training increased by one, in place.
+        gather: None, or a function that returns all replicas' arrays stacked along a new first
+            axis: then the batch in training is that of all replicas together, of which some may
+            have no samples, and every replica must call. Backward calls it, too.
 
     Source: Ioffe and Szegedy, "Batch normalization", 2015.
     """
     running = running_mean, running_var, num_batches_tracked
-    check_batch_norm(input, running, weight, bias, training, momentum)
+    check_batch_norm(input, running, weight, bias, training, momentum, gather=gather)
     check_activation(activation, activation_param, input.dtype, "batch_norm_act")
     options = {"training": training, "eps": eps, "activation": activation,
-               "parameter": activation_param, "sync": None}
+               "parameter": activation_param, "gather": gather if training else None}
     if not training:
         return batch_norm_op(input, weight, bias, running_mean, running_var, **options)
-    with no_grad():
-        statistics = batch_norm_statistics(input)
-        mean, var = statistics[0], statistics[1]
+    mean, var, unbiased = batch_statistics(input, gather)
     y = batch_norm_op(input, weight, bias, mean, var, **options)
-    move_averages(running, mean, var, input.size // input.shape[1], momentum)
+    move_averages(running, mean, unbiased, momentum)
     return y
 
 
-def move_averages(
-    running: Running, mean: Tensor, var: Tensor, count: int, momentum: float
-) -> None:
-    """Move the running statistics, in place, towards a batch's: mean, biased variance, count.
+def batch_statistics(x: Tensor, gather: Gather | None) -> tuple[Tensor, Tensor, Unbiased]:
+    """Mean, biased and unbiased variance of x, or of all replicas' x.
+
+    When a checkpointed function runs again, the replicas' are those of its first run: nothing is
+    exchanged in the order in which a walk reaches checkpointed functions.
+    """
+    with no_grad():
+        if gather is None:
+            mean, var = batch_norm_statistics(x)
+            return mean, var, unbiased_variance(x, var)
+        mean, var, unbiased = same_again(lambda: replicas.joint_statistics(x, gather=gather))
+    return mean, var, (unbiased, 1.0)
+
+
+def unbiased_variance(x: Tensor, var: Tensor) -> Unbiased:
+    """From the biased variance of x."""
+    count = replicas.values_per_channel(x.shape)
+    return var, count / (count - 1)
+
+
+def move_averages(running: Running, mean: Tensor, var: Unbiased, momentum: float) -> None:
+    """Move the running statistics, in place, towards a batch's mean and unbiased variance.
 
     Not when a checkpointed function runs again: the first run has updated them.
     """
     if is_recomputing():
         return
     *averages, tracked = running
-    moved = [(average, now, scale) for average, now, scale in zip(
-        averages, (mean, var), (1.0, count / (count - 1)), strict=True) if average is not None]
+    moved = [(average, now, scale) for average, (now, scale) in zip(
+        averages, ((mean, 1.0), var), strict=True) if average is not None]
     with no_grad():
         if moved:
             targets, values, scales = zip(*moved, strict=True)
@@ -399,10 +425,11 @@ def batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
     momentum: float = 0.1, eps: float = 1e-5, num_batches_tracked: Tensor | None = None,
+    gather: Gather | None = None,
 ) -> Tensor:
     """(input - mean) / sqrt(var + eps) * weight + bias per channel: see `batch_norm_act`."""
     return batch_norm_act(input, running_mean, running_var, weight, bias, training, momentum, eps,
-                          "identity", num_batches_tracked=num_batches_tracked)
+                          "identity", num_batches_tracked=num_batches_tracked, gather=gather)
 
 
 # -- checks of arguments, before anything is written -----------------------------------------------
@@ -410,9 +437,9 @@ def batch_norm(
 
 def check_batch_norm(
     x: Tensor, running: Running, weight: Tensor | None, bias: Tensor | None, training: bool,
-    momentum: float, name: str = "batch_norm", alone: bool = True,
+    momentum: float, name: str = "batch_norm", gather: Gather | None = None,
 ) -> None:
-    """Raise for shapes or dtypes that do not fit; `alone`: there is no other replica."""
+    """Raise for shapes or dtypes that do not fit, and within transforms for what they refuse."""
     running_mean, running_var, tracked = running
     want_tensors(name, input=x, running_mean=running_mean, running_var=running_var, weight=weight,
                  bias=bias, num_batches_tracked=tracked)
@@ -431,16 +458,21 @@ def check_batch_norm(
         raise ValueError(f"{name} was given no running_mean or no running_var outside training; "
                          "wanted both, or training=True")
     if training:
-        _refuse_traced(name, (x, weight, bias, running_mean, running_var))
+        _refuse_traced(name, (x, weight, bias, running_mean, running_var), gather)
         _check_averages(name, x, running, momentum)
-    if training and alone and prod(x.shape) // max(1, x.shape[1]) < 2:
+    if training and gather is None and replicas.values_per_channel(x.shape) < 2:
         raise ValueError(f"{name} was given an input of shape {x.shape} in training; wanted "
                          "more than one value per channel")
 
 
-def _refuse_traced(name: str, inputs: tuple[Tensor | None, ...]) -> None:
-    """Raise LevelError for running statistics that a transform would have to update in place."""
+def _refuse_traced(
+    name: str, inputs: tuple[Tensor | None, ...], gather: Gather | None
+) -> None:
+    """Raise LevelError for replicas, and for averages that a transform would have to update."""
     level = newest(name, inputs)
+    if level is not None and gather is not None:
+        raise LevelError(f"{name} was given gather within {level.name}(); wanted None: "
+                         "replicas are synchronized outside of transforms only")
     if level is not None and any(running is not None for running in inputs[3:]):
         raise LevelError(f"{name} would move its running statistics within {level.name}(), where "
                          "nothing is written; wanted None for both (track_running_stats=False), "

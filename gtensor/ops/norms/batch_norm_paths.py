@@ -28,7 +28,7 @@ from gtensor.settings import settings
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike
     from gtensor.ops.build.cpu_tiles import Tile
-    from gtensor.ops.norms.replicas import Replicas
+    from gtensor.ops.norms.replicas import Gather
 
 
 class Channels:
@@ -183,7 +183,7 @@ def statistics_cpu(x: np.ndarray, out: Array | None = None) -> np.ndarray:
 
 def forward_cpu(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
-    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    training: bool, eps: float, activation: str, parameter: float, gather: Gather | None = None,
     out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """act((x - mean) / sqrt(var + eps) * weight + bias), mean, var."""
@@ -411,7 +411,7 @@ def normalize(
 
 def forward_gpu(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
-    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    training: bool, eps: float, activation: str, parameter: float, gather: Gather | None = None,
     out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """As forward_cpu."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.errors import LevelError
 from gtensor.engine.namespaces import recorded
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.build.batching import (
@@ -250,9 +249,6 @@ class _Formula:
 @or_none
 def channels(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
     """Of x, weight, bias, mean and variance: each example has the statistics of its own images."""
-    if params["sync"] is not None:
-        raise LevelError("a batch norm that is synchronized over replicas was run for several "
-                         "examples at once; wanted gather=None there")
     (x, *rest), size = inputs, batch_size(inputs, mapped)
     if not mapped[0]:
         terms = _Formula(ns, inputs, mapped, params)
@@ -271,9 +267,9 @@ def channels(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: P
 def channels_statistics(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> Any:
-    """Of x: (N, 2, C)."""
+    """Of x: (N, numbers, C)."""
     (x,) = inputs
-    return apart(ns, run(merged(ns, x, 1)), 1, len(x))
+    return apart(ns, run(merged(ns, x, 1), **params), 1, len(x))
 
 
 @or_none
@@ -329,7 +325,7 @@ def inverted(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: P
 @or_none
 def inverted_grad(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
     """Of g and what `inverted` takes, by x and the ops of batch norm."""
-    options = {name: value for name, value in params.items() if name not in ("sync", "out")}
+    options = {name: value for name, value in params.items() if name not in ("gather", "out")}
     (g, *known), (mg, *shares) = inputs, mapped
     given = known[1] if options.pop("absolute", False) else None
     if given is not None:
@@ -339,7 +335,12 @@ def inverted_grad(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, para
     x = inverted(ns, find, known, shares, own) if any(shares) else find(*known, **own)
     arrays, stacked = (g, x, *known[1:]), (mg, any(shares), *shares[1:])
     sums = channels_sums(ns, ns.batch_norm_sums, arrays, stacked, options)
-    dx = channels_dx(ns, ns.batch_norm_dx, (*arrays, sums), (*stacked, True),
-                     {**options, "count": None})
+    totals, count = sums, None
+    if params["gather"] is not None:
+        totals, count = ns.joint_means(
+            sums, count=prod(x.shape[stacked[1]:]) // x.shape[1 + stacked[1]],
+            gather=params["gather"]), 1
+    dx = channels_dx(ns, ns.batch_norm_dx, (*arrays, totals), (*stacked, True),
+                     {**options, "count": count})
     shift, slope = (ns.slice(sums, key=(..., i, slice(None))) for i in (0, 1))
     return dx, shift, slope if given is None else ns.abs_grad(slope, given)

@@ -20,7 +20,6 @@ from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, elementwise, raw
 from gtensor.engine.context import no_grad
-from gtensor.engine.errors import LevelError
 from gtensor.engine.levels import newest
 from gtensor.engine.namespaces import raw as raw_spaces
 from gtensor.engine.namespaces import recorded
@@ -34,8 +33,8 @@ from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
-from gtensor.ops.norms import batch_norm, batching
-from gtensor.ops.norms.batch_norm import check_activation, check_batch_norm, check_eps
+from gtensor.ops.norms import batch_norm, batching, replicas
+from gtensor.ops.norms.batch_norm import Unbiased, check_activation, check_batch_norm, check_eps
 from gtensor.ops.norms.batch_norm_paths import (
     Channels,
     GpuChannels,
@@ -50,12 +49,12 @@ from gtensor.ops.norms.batch_norm_paths import (
     transform,
     write_dx,
 )
-from gtensor.ops.norms.replicas import Gather, Replicas
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.ops.norms.replicas import Gather
 
 # -- the CPU paths: the gradient is written over that of z, which backward inverts tile by tile ----
 
@@ -109,7 +108,7 @@ def _activation(name: str, parameter: float, dtype: np.dtype) -> Callable[[Array
 
 def forward_cpu(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
-    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    training: bool, eps: float, activation: str, parameter: float, gather: Gather | None = None,
     absolute: bool = False, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """z, mean, var; mean and var are x's own where mean is None. `out` may be x.
@@ -155,13 +154,13 @@ def _store(c: Channels, out: Array, terms: Iterator[Term]) -> None:
 
 def grad_cpu(
     g: Array, z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
-    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    training: bool, eps: float, activation: str, parameter: float, gather: Gather | None = None,
     absolute: bool = False, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """The gradient of x, and the sums of dy and of dy * xhat (C), from z and its gradient g.
 
-    `out` may be g. `sync.sums(sums)`, if given, returns the sums of all replicas and the count of
-    their samples per channel: dx takes these in training, what is returned is this replica's.
+    `out` may be g. With `gather`, dx in training takes the sums of all replicas and the count of
+    their samples per channel; the sums that are returned are this replica's.
     """
     if out is None:
         out = host().empty(z.shape, z.dtype, "inplace_abn_dx")
@@ -186,10 +185,11 @@ def grad_cpu(
         for _ in first:
             pass
     totals[1] /= gamma
-    total, count = ((totals, prod(c.shape[1:])) if sync is None
-                    else sync.sums(totals.astype(c.work)))
+    total, count = totals, max(1, prod(c.shape[1:]))
+    if gather is not None:
+        total, count = replicas.joint_means_cpu(*totals, count=prod(c.shape[1:]), gather=gather), 1
     # dx = gamma * rstd * (dy - total[0] / count - xhat * total[1] / count), in terms of y
-    low, tilt = rstd * total / max(1, count)
+    low, tilt = rstd * total / count
     low = low * gamma if bias is None else low * gamma - tilt * bias.astype(np.float64)
     write_dx(c, out, _terms(c, g, z, None, inverse, parameter), gamma * rstd, tilt, low)
     return out, *_sums(totals, c.work, weight, absolute)
@@ -234,7 +234,7 @@ _SLOPE = elementwise(
 
 def forward_gpu(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
-    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    training: bool, eps: float, activation: str, parameter: float, gather: Gather | None = None,
     absolute: bool = False, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """As forward_cpu."""
@@ -243,7 +243,7 @@ def forward_gpu(
 
 def grad_gpu(
     g: Array, z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
-    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    training: bool, eps: float, activation: str, parameter: float, gather: Gather | None = None,
     absolute: bool = False, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """As grad_cpu."""
@@ -253,13 +253,15 @@ def grad_gpu(
     arrays = c.dense(g), c.dense(z), *c.per_channel(mean, var, weight, bias)
     options = *activated(eps, activation, parameter), int(absolute)
     dx, direct = c.target(out)
-    shared = c.on_chip(2) if sync is None else 0
+    shared = c.on_chip(2) if gather is None else 0
     if shared:
         c.launch_on_chip(_BACKWARD_ON_CHIP, shared, *arrays, *sums, dx, *c.sizes, *options,
                          int(training))
     else:
         c.launch(_REDUCE, *arrays, *sums, *c.workspace(2), *c.sizes, *options)
-        total, count = (sums, c.count) if sync is None else sync.sums(xp.stack(sums))
+        total, count = sums, c.count
+        if gather is not None:
+            total, count = [*replicas.joint_means_gpu(*sums, count=count, gather=gather)], 1
         means = c.per_channel(*total) if training else (NULL, NULL)
         c.launch(_BACKWARD, *arrays, *means, dx, *c.sizes, *options, float(count))
         if absolute and weight is not None:
@@ -341,7 +343,7 @@ def _samples() -> list[Sample]:
         for name in ("identity", "sigmoid", "softplus"):
             for training in (True, False):
                 options = {"training": training, "eps": 1e-5, "activation": name,
-                           "parameter": 1.0, "sync": None}
+                           "parameter": 1.0, "gather": None}
                 statistics = (None, None) if training else (c, c)
                 found.append(Sample((shape, c, c, *statistics), draws, options))
     return found
@@ -386,7 +388,7 @@ inplace_abn_op = op(
     reference=batch_norm.reference,
     doc="batch_norm for weight > 0 and activations that have an inverse; only the output is saved, "
         "and `gtensor.nn.functional.inplace_abn` writes it over x. Parameters as batch_norm, and "
-        "sync: None, or what adds up sums over replicas; absolute: the weight is |weight| + eps.",
+        "absolute: the weight is |weight| + eps.",
 )
 
 
@@ -398,6 +400,7 @@ def abn(
     running_mean: Tensor | None = None, running_var: Tensor | None = None, training: bool = True,
     momentum: float = 0.1, eps: float = 1e-5, activation: str = "leaky_relu",
     activation_param: float = 0.01, num_batches_tracked: Tensor | None = None,
+    gather: Gather | None = None,
 ) -> Tensor:
     """`inplace_abn` out of place; `input` is saved and not changed."""
     want_tensors("abn", input=input, weight=weight)
@@ -406,15 +409,15 @@ def abn(
     scale = None if weight is None else _scale(weight, work, eps)
     return batch_norm.batch_norm_act(input, running_mean, running_var, scale, bias, training,
                                      momentum, eps, activation, activation_param,
-                                     num_batches_tracked)
+                                     num_batches_tracked, gather)
 
 
 def inplace_abn(
     input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None,
     running_mean: Tensor | None = None, running_var: Tensor | None = None, training: bool = True,
     momentum: float = 0.1, eps: float = 1e-5, activation: str = "leaky_relu",
-    activation_param: float = 0.01, gather: Gather | None = None,
-    num_batches_tracked: Tensor | None = None,
+    activation_param: float = 0.01, num_batches_tracked: Tensor | None = None,
+    gather: Gather | None = None,
 ) -> Tensor:
     """Batch norm and activation over the memory of `input`, which is consumed; same shape.
 
@@ -433,9 +436,8 @@ def inplace_abn(
         activation: "leaky_relu", "elu", "identity", "tanh", "sigmoid" or "softplus", which are
             inverted; or "relu", "gelu", "gelu_tanh" or "silu", for which x is saved.
         activation_param: leaky_relu's slope, elu's alpha, softplus' beta; positive.
-        gather: None, or a function that returns all replicas' arrays stacked along a new first
-            axis: then the batch is that of all replicas together, and every replica must call.
         num_batches_tracked: int64 (); in training increased by one, in place.
+        gather: None, or what stacks all replicas' arrays; see `batch_norm_act`.
 
     Raises:
         ValueError: for shapes, an activation or a parameter that do not fit, and for one value per
@@ -444,17 +446,13 @@ def inplace_abn(
     Source: Rota Bulo, Porzi, Kontschieder, "In-place activated batch norm", CVPR 2018.
     """
     running = running_mean, running_var, num_batches_tracked
-    check_batch_norm(input, running, weight, bias, training, momentum, "inplace_abn",
-                     alone=gather is None)
+    check_batch_norm(input, running, weight, bias, training, momentum, "inplace_abn", gather)
     check_eps(eps, input.dtype, "inplace_abn")
     check_activation(activation, activation_param, input.dtype, "inplace_abn")
-    level = newest("inplace_abn", (input, weight, bias, running_mean, running_var))
-    if level is not None and gather is None:  # where nothing is written
+    if newest("inplace_abn", (input, weight, bias, running_mean, running_var)) is not None:
         return abn(input, weight, bias, running_mean, running_var, training, momentum, eps,
-                   activation, activation_param, num_batches_tracked)
-    if level is not None:
-        raise LevelError(f"inplace_abn was given gather within {level.name}(); wanted None: "
-                         "replicas are synchronized outside of transforms only")
+                   activation, activation_param, num_batches_tracked)  # nothing is written there
+    gather = gather if training else None
     inverted, work = activation in INVERSES, computed_in(input.dtype)
     absolute = inverted and training  # the kernels take |weight| + eps by themselves
     scale = None if weight is None else (
@@ -462,16 +460,11 @@ def inplace_abn(
     mean, var = (None, None) if training else (running_mean, running_var)
     if not training and recording(input, weight, bias, running_mean, running_var):
         mean, var = recorded.clone(mean), recorded.clone(var)  # they may move before backward
-    count = input.size // max(1, input.shape[1])
-    sync = Replicas(gather) if gather is not None and training else None
-    if sync is not None or (training and not inverted):
-        mean, var = _statistics(input, sync)
-        count = count if sync is None else sync.count
-        if count < 2:
-            raise ValueError("inplace_abn was given one value per channel over all replicas in "
-                             "training; wanted more")
+    unbiased: Unbiased | None = None
+    if training and (gather is not None or not inverted):
+        mean, var, unbiased = batch_norm.batch_statistics(input, gather)
     options = {"training": training, "eps": eps, "activation": activation,
-               "parameter": activation_param, "sync": sync}
+               "parameter": activation_param, "gather": gather}
     inputs = (input, scale, bias, mean, var)
     if inverted:
         options["absolute"] = absolute
@@ -481,18 +474,9 @@ def inplace_abn(
         y = apply_keeping(batch_norm.batch_norm_op, inputs, options)
     if training:
         assert mean is not None and var is not None
-        batch_norm.move_averages(running, mean, var, count, momentum)
+        unbiased = unbiased or batch_norm.unbiased_variance(y, var)
+        batch_norm.move_averages(running, mean, unbiased, momentum)
     return y
-
-
-def _statistics(x: Tensor, sync: Replicas | None) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of x, or of all replicas' x."""
-    with no_grad():
-        mean, var = batch_norm.batch_norm_statistics(x)
-    if sync is None:
-        return mean, var
-    total = sync.statistics(mean._array, var._array, x.size // max(1, x.shape[1]))
-    return wrap(total[0], x.device), wrap(total[1], x.device)
 
 
 def _wide(weight: Tensor, work: np.dtype) -> Tensor:

@@ -5,7 +5,6 @@ First through the tape, then its CPU paths alone: values, hard numbers, memory, 
 
 from __future__ import annotations
 
-import threading
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
-from together import in_threads
 
 import gtensor as gt
 import gtensor.nn.functional as F
@@ -222,58 +220,6 @@ def test_evaluation_does_not_see_later_averages(rng: np.random.Generator) -> Non
     assert 0.9 < leaf.grad.numpy().max() <= 1.0  # 1 / sqrt(1 + eps), not a half of it
 
 
-# -- replicas --------------------------------------------------------------------------------------
-
-
-class Exchange:
-    """A gather among threads, one per replica."""
-
-    def __init__(self, replicas: int) -> None:
-        self.places: list[Any] = [None] * replicas
-        self.barrier = threading.Barrier(replicas, timeout=30)
-
-    def of(self, place: int) -> Callable[[Any], Any]:
-        def gather(array: Any) -> Any:
-            self.places[place] = array
-            self.barrier.wait()
-            stacked = np.stack(self.places)
-            self.barrier.wait()
-            return stacked
-
-        return gather
-
-
-@pytest.mark.parametrize("activation", ("leaky_relu", "relu"))
-def test_two_replicas_are_one_large_batch(rng: np.random.Generator, activation: str) -> None:
-    x, g = rng.standard_normal((2, 7, 3, 4))
-    weight, bias = rng.standard_normal((2, 3))
-
-    def run(part: slice, gather: Any) -> list[np.ndarray]:
-        leaf = gt.tensor(x[part]).requires_grad_()
-        w, b = gt.tensor(weight).requires_grad_(), gt.tensor(bias).requires_grad_()
-        mean, var = gt.zeros(3, dtype="float64"), gt.ones(3, dtype="float64")
-        z = F.inplace_abn(leaf + 1, w, b, mean, var, activation=activation, gather=gather)
-        (z * gt.asarray(g[part])).sum().backward()
-        return [t.numpy() for t in (z.detach(), leaf.grad, w.grad, b.grad, mean, var)]
-
-    exchange, found = Exchange(2), [None, None]
-
-    parts = (slice(0, 2), slice(2, 7))
-
-    def replica(i: int) -> None:
-        found[i] = run(parts[i], exchange.of(i))
-
-    in_threads(replica, range(2))
-    (z, dx, dw, db, mean, var), whole = zip(*found, strict=True), run(slice(None), None)
-    np.testing.assert_allclose(np.concatenate(z), whole[0], atol=1e-12)
-    np.testing.assert_allclose(np.concatenate(dx), whole[1], atol=1e-12)
-    np.testing.assert_allclose(sum(dw), whole[2], atol=1e-11)
-    np.testing.assert_allclose(sum(db), whole[3], atol=1e-11)
-    for i in range(2):
-        np.testing.assert_allclose(mean[i], whole[4], atol=1e-12)
-        np.testing.assert_allclose(var[i], whole[5], atol=1e-12)
-
-
 # -- what it refuses, before anything is written ---------------------------------------------------
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -326,9 +272,10 @@ def test_one_sample_per_channel_is_refused_in_training_only() -> None:
     F.inplace_abn(x, None, None, gt.zeros(3), gt.ones(3), training=False)
 
 
-def test_create_graph_over_replicas_is_refused() -> None:
+@pytest.mark.parametrize("function", (F.batch_norm, F.abn, F.inplace_abn))
+def test_create_graph_over_replicas_is_refused(function: Any) -> None:
     leaf = gt.ones((4, 3)).requires_grad_()
-    z = F.inplace_abn(leaf + 1, gather=lambda a: a[None])
+    z = function(leaf + 1, None, None, training=True, gather=lambda a: a[None])
     with pytest.raises(gt.GradientError, match="synchronized over replicas"):
         gt.grad(z.sum(), [leaf], create_graph=True)
 
@@ -638,14 +585,9 @@ def test_a_full_size_temporary_would_be_seen(monkeypatch: pytest.MonkeyPatch) ->
 # -- replicas --------------------------------------------------------------------------------------
 
 
-class Sync:
-    """Adds what other replicas summed, and hands out the count of all."""
-
-    def __init__(self, others: Any, count: int) -> None:
-        self.others, self.count = others, count
-
-    def sums(self, local: Any) -> tuple[Any, int]:
-        return local + self.others, self.count
+def among(*others: tuple[Any, int]) -> Callable[[Any], Any]:
+    """The gather of a replica beside others, by their two numbers per channel and their counts."""
+    return lambda own: np.stack([own, *(np.append(numbers, count) for numbers, count in others)])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -655,17 +597,17 @@ def test_replicas_with_different_counts_are_one_batch(
 ) -> None:
     p = Problem(rng, case, (8, 3, 5))
     parts = [(p.x[:cut], p.g[:cut]), (p.x[cut:], p.g[cut:])]  # one may be empty
-    local = np.stack([statistics_cpu(x) for x, _ in parts])
-    mean, var, count = replicas.reduce_statistics(local[:, 0], local[:, 1],
-                                                  np.array([len(x) * 5 for x, _ in parts]))
-    assert count == 40
+    counts = [len(x) * 5 for x, _ in parts]
+    other = statistics_cpu(parts[1][0]), counts[1]
+    mean, var, unbiased = replicas.joint_statistics_cpu(parts[0][0], gather=among(other))
     close("statistics", np.stack([mean, var]), statistics_cpu(p.x), (0.0, 1e-13))
+    close("unbiased variance", unbiased, p.x.var((0, 2), ddof=1), (0.0, 1e-13))
     p.mean, p.var, p.training = mean, var, False
     outputs = [p.forward(x)[0] for x, _ in parts]
     sums = [p.grad(g, z, mean, var)[1] for (_, g), z in zip(parts, outputs, strict=True)]
     p.training = True
     found = [
-        p.grad(g, z, mean, var, sync=Sync(sums[1 - i], 40))
+        p.grad(g, z, mean, var, gather=among((sums[1 - i], counts[1 - i])))
         for i, ((_, g), z) in enumerate(zip(parts, outputs, strict=True))
     ]
     for (_, returned), wanted in zip(found, sums, strict=True):
@@ -676,19 +618,26 @@ def test_replicas_with_different_counts_are_one_batch(
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_statistics_of_replicas_with_a_huge_mean(dtype: Any, rng: np.random.Generator) -> None:
     x = rng.standard_normal((9, 2, 40)).astype(dtype) + dtype(1e4)
-    parts = [x[:2], x[2:2], x[2:]]
-    local = np.stack([statistics_cpu(part) for part in parts])
-    mean, var, count = replicas.reduce_statistics(local[:, 0], local[:, 1],
-                                                  np.array([80, 0, 280], np.int64))
-    assert mean.dtype == var.dtype == dtype and count == 360
+    others = [(statistics_cpu(part), len(part) * 40) for part in (x[2:2], x[2:])]
+    mean, var, _ = found = replicas.joint_statistics_cpu(x[:2], gather=among(*others))
+    assert found.dtype == dtype
     np.testing.assert_allclose(mean, x.astype("f8").mean((0, 2)), rtol=1e-6)
     np.testing.assert_allclose(var, x.astype("f8").var((0, 2)), rtol=1e-3)
 
 
-def test_statistics_of_no_samples_at_all() -> None:
-    nothing = np.zeros((2, 3))
-    mean, var, count = replicas.reduce_statistics(nothing, nothing, np.zeros(2, np.int64))
-    assert count == 0 and not mean.any() and not var.any()
+def test_counts_are_exact_where_float32_has_no_odd_numbers() -> None:
+    """2^24 + 1 samples on another replica: their count decides the mean of 0 and 2^24 + 2."""
+    other = np.array([[2.0**24 + 2], [0.0]]), 2**24 + 1
+    mean, _, _ = replicas.joint_statistics_cpu(np.zeros((1, 1)), gather=among(other))
+    assert mean.tolist() == [2.0**24 + 1]
+
+
+@pytest.mark.parametrize("count", (0, 1))
+def test_fewer_than_two_values_on_all_replicas_are_refused(count: int) -> None:
+    x = gt.ones((count, 3)) + 1
+    with pytest.raises(ValueError, match=f"2 replicas was given {count} values per channel by all"):
+        F.inplace_abn(x, gather=among((np.zeros((2, 3)), 0)))
+    assert x.tolist() == [[2.0] * 3] * count
 
 
 # -- the comparison itself -------------------------------------------------------------------------

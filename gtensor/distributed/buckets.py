@@ -1,0 +1,219 @@
+"""Gradients in buckets, each reduced over the ranks as soon as it is complete.
+
+A bucket is one contiguous buffer of a dtype; a gradient is a view of it, written there by the
+backward rules. So gradients and buckets together take the memory of the gradients. Buckets are
+filled in the reverse order of the parameters, which is about that of the walk, and exchanged in
+their order, which is the same on all ranks.
+
+Source: Li et al., "PyTorch Distributed: experiences on accelerating data parallel training", 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gtensor.distributed.errors import DistributedError
+from gtensor.engine.context import no_grad
+from gtensor.engine.errors import GradientError
+from gtensor.engine.tensor import Tensor, wrap
+
+if TYPE_CHECKING:
+    from gtensor.backend import Device
+    from gtensor.backend.typing import Array
+    from gtensor.distributed.communicator import Communicator
+    from gtensor.distributed.work import Work
+    from gtensor.engine.tape import Node
+
+FIRST_BYTES = 1 << 20  # of the first bucket at most: it is complete early
+LEAST = 4  # buckets, if the parameters allow, so that small networks overlap, too
+
+
+class Bucket:
+    """Gradients of one device and dtype, one behind the other."""
+
+    def __init__(self, leaves: Sequence[Node]) -> None:
+        self.leaves = leaves
+        self.device: Device = leaves[0].device
+        self.views: dict[Node, Array] = {}
+        self.flat: Any = None
+        self.missing: set[Node] = set()  # whose gradients are not complete in this walk
+        self.work: Work | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """New memory; gradients keep what they have of the old one."""
+        sizes = [prod(leaf.shape) for leaf in self.leaves]
+        self.flat = self.device.empty((sum(sizes),), self.leaves[0].dtype, "gradient bucket")
+        start = 0
+        for leaf, size in zip(self.leaves, sizes, strict=True):
+            self.views[leaf] = self.flat[start:start + size].reshape(leaf.shape)
+            start += size
+
+
+class Reducer:
+    """The collector of a module's parameters: their gradients become the mean over the ranks."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], comm: Communicator, cap_bytes: int,
+                 as_views: bool) -> None:
+        self.comm = comm
+        self.as_views = as_views
+        self.exchanges = True  # else gradients stay on this rank
+        self.called = False
+        self.names: dict[Node, str] = {p._tracked_node("DataParallel"): name
+                                       for name, p in parameters.items()}
+        self.buckets = [Bucket(leaves) for leaves in divided([*self.names], cap_bytes)]
+        self._bucket_of = {leaf: bucket for bucket in self.buckets for leaf in bucket.leaves}
+        self._numbers = {leaf: i for i, leaf in enumerate(self.names)}
+        self._stored: dict[Node, Tensor] = {}  # the reduced gradients that leaves were given last
+        self._launched = 0  # buckets, in this walk
+        self._walking = False
+        self._broken = False
+        self._used: Work | None = None
+        for leaf in self.names:
+            leaf.collector = self
+
+    def check(self, parameters: Mapping[str, Tensor]) -> None:
+        """Raise unless the module has the parameters with which it was wrapped."""
+        if self._broken:
+            raise DistributedError("backward() has raised on this rank while gradients were "
+                                   "exchanged, so the ranks are not at one place any more; end "
+                                   "the program, and go on from a checkpoint")
+        for name, parameter in parameters.items():
+            if parameter.requires_grad and parameter._node not in self._bucket_of:
+                raise DistributedError(f"parameter {name} was moved, converted or made trainable "
+                                       "after DataParallel wrapped its module; wrap it afterwards")
+
+    # -- the walk ---------------------------------------------------------------------------------
+
+    def begin(self, leaves: Iterable[Node]) -> None:
+        if self._walking:
+            raise GradientError("backward() reached a DataParallel module within another "
+                                "backward() of it; wanted one after the other")
+        if not self.called:
+            raise GradientError("backward() reached parameters of a DataParallel module that was "
+                                "not called; call the DataParallel object, not its module")
+        self._walking = True
+        if not self.exchanges:
+            return
+        reached = [leaf for leaf in leaves if leaf.collector is self]
+        flags = np.zeros(len(self.names), np.int32)
+        flags[[self._numbers[leaf] for leaf in reached]] = 1
+        self._used = self.comm.all_reduce(
+            self.buckets[0].device.from_numpy(flags) if self.comm.backend == "nccl" else flags,
+            "max", async_op=True)
+        self._launched = 0
+        for bucket in self.buckets:
+            if any(leaf.grad is not None and leaf.grad is self._stored.get(leaf)
+                   for leaf in bucket.leaves):
+                bucket.renew()  # the old memory has gradients that this walk adds to
+            bucket.missing = {*bucket.leaves}
+            bucket.work = None
+        found = set(reached)
+        for leaf in self.names:
+            if leaf not in found:
+                self._fill(leaf)
+        self._launch()
+
+    def place(self, leaf: Node) -> Array | None:
+        return self._bucket_of[leaf].views[leaf] if self.exchanges and self.as_views else None
+
+    def complete(self, leaf: Node, array: Array) -> None:
+        if not self.exchanges:
+            return
+        bucket = self._bucket_of[leaf]
+        if not self.as_views:
+            with no_grad():
+                wrap(bucket.views[leaf], leaf.device)[...] = wrap(array, leaf.device)
+        bucket.missing.discard(leaf)
+        self._launch()
+
+    def finish(self) -> Mapping[Node, Tensor]:
+        if not self.exchanges:
+            self._walking = False
+            return {}
+        for bucket in self.buckets:
+            for leaf in [*bucket.missing]:
+                self._fill(leaf)
+        self._launch()
+        for bucket in self.buckets:
+            assert bucket.work is not None
+            bucket.work.wait()
+        shared = self._shared()
+        found = {leaf: self._final(leaf) for leaf in self.names if leaf in shared}
+        self._stored.update(found)
+        self._walking = False
+        return found
+
+    def cancel(self) -> None:
+        self._broken = self._broken or self.exchanges and self._walking
+        self._walking = False
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def _fill(self, leaf: Node) -> None:
+        """Zeros for a leaf that this walk gives no gradient."""
+        bucket = self._bucket_of[leaf]
+        bucket.device.fill(bucket.views[leaf], 0)
+        bucket.missing.discard(leaf)
+
+    def _launch(self) -> None:
+        """Exchange the buckets that are complete, in their order."""
+        while self._launched < len(self.buckets):
+            bucket = self.buckets[self._launched]
+            if bucket.missing:
+                return
+            with no_grad():
+                for leaf in bucket.leaves:
+                    if leaf.grad is not None and leaf.grad is not self._stored.get(leaf):
+                        view = wrap(bucket.views[leaf], leaf.device)
+                        view += leaf.grad  # of walks within no_sync()
+            bucket.work = self.comm.all_reduce(bucket.flat, "mean", async_op=True)
+            self._launched += 1
+
+    def _shared(self) -> set[Node]:
+        """The leaves that some rank's walk has reached, or that have a gradient."""
+        assert self._used is not None
+        flags = self._used.wait().tolist()
+        return {leaf for leaf, flag in zip(self.names, flags, strict=True)
+                if flag or leaf.grad is not None}
+
+    def _final(self, leaf: Node) -> Tensor:
+        """The reduced gradient, with that of earlier steps which were not dropped."""
+        view = self._bucket_of[leaf].views[leaf]
+        if not self.as_views:
+            view = leaf.device.copy(view, label="gradient")
+        found = wrap(view, leaf.device)
+        if leaf.grad is not None and leaf.grad is self._stored.get(leaf):
+            with no_grad():
+                found += leaf.grad
+        return found
+
+
+def divided(leaves: Sequence[Node], cap_bytes: int) -> list[list[Node]]:
+    """The leaves of each bucket, from the last leaf to the first."""
+    total = sum(_bytes(leaf) for leaf in leaves)
+    cap = min(cap_bytes, total // LEAST)
+    limits: dict[Any, int] = {}  # of the open bucket of a device and dtype
+    filled: dict[Any, int] = {}
+    open_buckets: dict[Any, list[Node]] = {}
+    buckets: list[list[Node]] = []
+    for leaf in reversed(leaves):
+        kind = leaf.device, leaf.dtype
+        bucket = open_buckets.get(kind)
+        if bucket is None:
+            bucket = open_buckets[kind] = []
+            limits[kind] = cap if kind in limits else min(FIRST_BYTES, cap // 2)
+            filled[kind] = 0
+        bucket.append(leaf)
+        filled[kind] += _bytes(leaf)
+        if filled[kind] >= limits[kind]:
+            buckets.append(open_buckets.pop(kind))
+    return [*buckets, *open_buckets.values()]
+
+
+def _bytes(leaf: Node) -> int:
+    return prod(leaf.shape) * leaf.dtype.itemsize
