@@ -185,7 +185,7 @@ class Communicator:
 
         def finish() -> Any:
             if used is not given:
-                given[...] = used.reshape(given.shape)
+                device_of(given).assign(given, used.reshape(given.shape))
             if write is not None:
                 write.end()
             return a
@@ -210,7 +210,7 @@ class Communicator:
 
         def finish() -> Any:
             if target is not None and not direct:
-                target[...] = used
+                device.assign(target, used)
             if write is not None:
                 write.end()
             if out is not None:
@@ -282,8 +282,4 @@ class Communicator:
 
 def _contiguous(array: Array) -> Array:
     """The array, or a contiguous copy of it."""
-    if array.flags.c_contiguous:
-        return array
-    made = device_of(array).empty(array.shape, array.dtype, "collective")
-    made[...] = array
-    return made
+    return array if array.flags.c_contiguous else device_of(array).copy(array, label="collective")

@@ -202,4 +202,5 @@ def _bytes(host: np.ndarray) -> np.ndarray:
 def _give(host: np.ndarray, array: Array) -> None:
     """Copy the result to where it was asked for, unless it lies there."""
     if host is not array:
-        array[...] = device_of(array).from_numpy(host.astype(array.dtype, copy=False))
+        device = device_of(array)
+        device.assign(array, device.from_numpy(host.astype(array.dtype, copy=False)))

@@ -66,7 +66,7 @@ using CommPointer = std::shared_ptr<ncclComm>;
 namespace {
 
 std::mutex lock;                     // of what follows
-std::map<ncclComm *, CommPointer> comms;
+auto &comms = *new std::map<ncclComm *, CommPointer>;   // never destroyed: exit() ends no thread
 
 CommPointer find(ncclComm *handle) {
     std::lock_guard held(lock);
