@@ -18,6 +18,7 @@ from gtensor.distributed.environment import Meeting
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
 
 _HELLO = b"gtensor1"  # then rank and size
+_HELLO_SECONDS = 5.0  # in which whoever connects says so
 _MOST = 1 << 28  # bytes of a text
 _PAUSE = 0.05  # seconds between attempts to connect
 
@@ -107,11 +108,12 @@ def _accepted(server: socket.socket, size: int, end: float) -> list[socket.socke
             closing.callback(link.close)
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
-                hello = _receive(link, min(end, time.monotonic() + 5))
+                hello = _receive(link, min(end, time.monotonic() + _HELLO_SECONDS))
                 name, rank, theirs = struct.unpack("!8sII", hello)
             except (OSError, struct.error):
-                continue
+                name = b""
             if name != _HELLO:
+                link.close()
                 continue
             problem = (f"rank {rank} was told of {theirs} ranks and rank 0 of {size}"
                        if theirs != size else

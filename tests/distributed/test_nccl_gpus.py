@@ -1,13 +1,10 @@
-"""NCCL between two processes, each on a GPU of its own (or on host devices: see docs/testing.md)."""
+"""NCCL between two processes, each on a GPU of its own, or on host devices (docs/testing.md)."""
 
 from __future__ import annotations
 
 import pytest
 
-import gtensor as gt
 from distributed import on_gpus
-from gtensor.backend import nccl
-from gtensor.distributed import Communicator
 
 pytestmark = pytest.mark.multi_gpu
 

@@ -498,8 +498,8 @@ def captured_updates(device: str, rng: random.Random) -> Values:
 PROGRAMS: dict[str, Program] = {
     program.__name__: program
     for program in (memory, endings, foreign, interchange, exchange, backward, graphs,
-                    collectives, counting_graphs, graphs_in_turn, loading, planned, threads, training,
-                    captured_training, captured_updates)}
+                    collectives, counting_graphs, graphs_in_turn, loading, planned, threads,
+                    training, captured_training, captured_updates)}
 
 
 def wrong(program: Program, seeds: Any) -> list[int]:
