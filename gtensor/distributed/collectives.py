@@ -6,7 +6,7 @@ ranks' gradients, and gathering and scattering are each other's adjoints.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.communicator import Communicator
@@ -15,11 +15,12 @@ from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.build.arguments import want_tensors
+from gtensor.ops.build.batching import Inputs, Mapped
 from gtensor.ops.build.path_builders import placed
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array
+    from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Step
 
 _ONE = {"comm": Communicator(Alone())}
@@ -58,23 +59,46 @@ def _scatter_backward(ns: Namespace, step: Step, g: Array) -> None:
     step.give(0, ns.all_gather(g, **step.params))
 
 
+def _examples(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+    """Of several examples at once: one exchange of all of them."""
+    return run(*inputs, **params)
+
+
+def _gather_examples(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """The same; the ranks' axis stands behind that of the examples."""
+    return _exchanged(ns, run(*inputs, **params))
+
+
+def _scatter_examples(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    return run(_exchanged(ns, inputs[0]), **params)
+
+
+def _exchanged(ns: Namespace, x: Any) -> Any:
+    """The first two axes exchanged."""
+    return ns.permute_dims(x, axes=(1, 0, *range(2, x.ndim)))
+
+
 sum_op = op(
     "all_reduce", inputs="x", **placed(_sum_path), backward=_sum_backward,
-    tangent=first_tangent("all_reduce"), batch=None,
+    tangent=first_tangent("all_reduce"), batch=_examples,
     samples=[Sample((shape,), normal, _ONE) for shape in ((3,), (2, 3), (), (0, 2))],
     reference=lambda torch, x, comm: x * 1,
     doc="The sum of all ranks' x, on all of them.",
 )
 gather_op = op(
     "all_gather", inputs="x", **placed(_gather_path), backward=_gather_backward,
-    tangent=first_tangent("all_gather"), batch=None,
+    tangent=first_tangent("all_gather"), batch=_gather_examples,
     samples=[Sample((shape,), normal, _ONE) for shape in ((3,), (2, 3), (), (0, 2))],
     reference=lambda torch, x, comm: x[None] * 1,
     doc="All ranks' x, stacked along a new first axis.",
 )
 scatter_op = op(
     "reduce_scatter", inputs="x", **placed(_scatter_path), backward=_scatter_backward,
-    tangent=first_tangent("reduce_scatter"), batch=None,
+    tangent=first_tangent("reduce_scatter"), batch=_scatter_examples,
     samples=[Sample((shape,), normal, _ONE) for shape in ((1, 3), (1, 2, 3), (1,), (1, 0))],
     reference=lambda torch, x, comm: x[0] * 1,
     doc="The sum of all ranks' x (size, ...): to each rank the part of its number.",

@@ -26,10 +26,14 @@ def convert_sync(module: M, comm: Communicator) -> M:
     A layer whose input needs no gradient exchanges nothing in backward, and evaluation mode nothing
     at all; checkpointed functions exchange in their first run only.
 
-    The module is changed in place: its parameters, buffers, hooks and mode stay. Its batch norms'
-    gradients of weight and bias are those of this rank's samples, as other parameters' are. A
-    second call with the same communicator converts what was added since. In a world of one nothing
-    is changed.
+    Backward differentiates the sum of the ranks' losses, as the sum of their gradients does. Losses
+    that are means over different numbers of examples must be weighed before `backward()`, as
+    `DataParallel` does: weighing the gradients of parameters afterwards is too late, since batch
+    norms have added up gradients of other ranks by then. The gradients of a norm's own weight and
+    bias are those of this rank's samples, as other parameters' are.
+
+    The module is changed in place: its parameters, buffers, hooks and mode stay. A second call with
+    the same communicator converts what was added since. In a world of one nothing is changed.
 
     A module that was converted cannot be copied or pickled, since the copy would need a
     communicator of its own on every rank: TypeError. Copy before the conversion, or load its

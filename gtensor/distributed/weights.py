@@ -17,11 +17,12 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor, wrap
+from gtensor.ops.build.batching import Inputs, Mapped
 from gtensor.ops.build.path_builders import placed, settled
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array
+    from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Step
 
 
@@ -65,9 +66,14 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
         step.give(0, ns.multiply(g, factor, out=step.reuse(g)))
 
 
+def _examples(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+    """Of several examples at once."""
+    return run(*inputs, **params)
+
+
 weigh_gradient = op(
     "weigh_gradient", inputs="x", **placed(_path), view=True, complex=True, backward=_backward,
-    tangent=lambda ns, primals, tangents, out, params: tangents[0], batch=None,
+    tangent=lambda ns, primals, tangents, out, params: tangents[0], batch=_examples,
     samples=[Sample((shape,), normal, {"weight": Weight(Communicator(Alone()), 3, host())})
              for shape in ((3,), (0, 2), ())],
     reference=lambda torch, x, weight: x * 1,

@@ -25,6 +25,7 @@ from gtensor.engine.in_place import count_write
 from gtensor.engine.outside import relocate
 from gtensor.engine.tensor import Tensor, is_floating, wrap
 from gtensor.nn.utils import clip_grad_norm_
+from gtensor.ops.updates import optimizer_kernels
 from gtensor.optim import SGD, Adam, AdamW, Lion
 from gtensor.optim.optimizer import Group, Optimizer, Parameters
 from gtensor.system.documents import UNLOADED, Facts
@@ -150,7 +151,7 @@ class ZeroOptimizer(Optimizer):
     otherwise a step averages them over the ranks, of those that have one.
 
     It is used as the optimizer itself: options, schedules and `GradScaler` (of a DataParallel
-    module) are the same. Each rank calls `step`, `clip_grad_norm_` and `state_dict`, in one order.
+    module) are the same. Each rank calls `step`, `clip_grad_norm_` and `consolidate`, in one order.
     The parameters become views of common buffers; they must not be moved or converted afterwards,
     and views made before show old values.
 
@@ -184,18 +185,19 @@ class ZeroOptimizer(Optimizer):
         self._reduced = all(p._tracked_node("ZeroOptimizer").collector is not None
                             for group in self.param_groups for p in group["params"])
         self._ready = False  # whether segments have this step's gradients
+        self._whole: dict[str, Any] | None = None  # the state, once it was gathered
         every = [parameter for _, parameter in self._numbered()]
         with no_grad():
             for parameter in every:
                 self.comm.broadcast(parameter)
-            self.bands = [
-                [Band([every[i] for i in places], places, self.comm)
-                 for places in alike(group["params"], every.index(group["params"][0]))]
-                for group in self.param_groups]
+            self.bands = [[Band([every[i] for i in places], places, self.comm)
+                           for places in alike(group["params"], first)]
+                          for group, first in zip(self.param_groups, self._firsts(), strict=True)]
         self.inner = cls([
             {**group, "params": [segment.leaf for band in bands for segment in band.segments]
              or [zeros((0,)).requires_grad_()]}
             for group, bands in zip(self.param_groups, self.bands, strict=True)], **options)
+        self._slots = self.inner._slots  # of this rank's part
 
     def _trained(self, group: Group) -> list[Tensor]:
         found = self._listed(group["params"])
@@ -208,6 +210,11 @@ class ZeroOptimizer(Optimizer):
     def _numbered(self) -> Iterator[tuple[int, Tensor]]:
         """The parameters of all groups, with their numbers in a state."""
         return enumerate(p for group in self.param_groups for p in group["params"])
+
+    def _firsts(self) -> list[int]:
+        """The number of each group's first parameter."""
+        sizes = [len(group["params"]) for group in self.param_groups]
+        return [0, *np.cumsum(sizes[:-1]).tolist()]
 
     # -- as an optimizer --------------------------------------------------------------------------
 
@@ -227,11 +234,6 @@ class ZeroOptimizer(Optimizer):
     def options(self, group: Group) -> Params:
         """The optimizer's own."""
         return self.inner.options(group)
-
-    @property
-    def _slots(self) -> Any:
-        """Those of this rank's part."""
-        return self.inner._slots
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, or fill them with zeros, which keeps their memory."""
@@ -253,6 +255,7 @@ class ZeroOptimizer(Optimizer):
             with enable_grad():
                 loss = closure()
         self._prepare()
+        self._whole = None
         for mine, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             inner.update({name: value for name, value in mine.items() if name != "params"})
         self.inner.skip = self.skip
@@ -303,7 +306,7 @@ class ZeroOptimizer(Optimizer):
             with no_grad():
                 for leaf in own:
                     if leaf.grad is not None:
-                        leaf.grad *= max_norm / norm
+                        leaf.grad *= max_norm / (norm + optimizer_kernels.TINY)
         return tensor(norm)
 
     # -- state ------------------------------------------------------------------------------------
@@ -312,8 +315,8 @@ class ZeroOptimizer(Optimizer):
         """The whole state, on every rank, in the layout of the optimizer's own `state_dict()`.
 
         A plain optimizer loads it, and so does a ZeroOptimizer of any number of ranks. Each rank
-        must call it; one of them may then write it. "master" has the master weights of parameters
-        of half types, by number.
+        must call it; `state_dict()` returns it until the next step. "master" has the master
+        weights of parameters of half types, by number.
         """
         kept = self.inner.state_dict()["state"]
         state: dict[int, dict[str, Any]] = {}
@@ -333,8 +336,10 @@ class ZeroOptimizer(Optimizer):
                 if band.work != band.dtype:
                     whole = band.gathered({s.number: s.leaf for s in band.segments})
                     master.update(zip(band.numbers, whole, strict=True))
-        found = {"state": state, "param_groups": self._numbered_groups()}
-        return {**found, "master": master} if master else found
+        self._whole = {"state": state, "param_groups": self._numbered_groups()}
+        if master:
+            self._whole["master"] = master
+        return self._whole
 
     def _steps(self, mine: Mapping[int, int]) -> dict[int, int]:
         """The numbers of steps of a band's parameters, of all ranks."""
@@ -348,14 +353,20 @@ class ZeroOptimizer(Optimizer):
 
     def _numbered_groups(self) -> list[Group]:
         """The groups with the numbers of their parameters."""
-        groups, number = [], 0
-        for group in self.param_groups:
-            count = len(group["params"])
-            groups.append({**group, "params": [*range(number, number + count)]})
-            number += count
-        return groups
+        return [{**group, "params": [*range(first, first + len(group["params"]))]}
+                for group, first in zip(self.param_groups, self._firsts(), strict=True)]
 
-    state_dict = consolidate
+    def state_dict(self) -> dict[str, Any]:
+        """What `consolidate()` has gathered since the last step, for one rank to save.
+
+        RuntimeError if it was not called; in a world of one it need not be.
+        """
+        if self._whole is None:
+            if self.comm.size > 1:
+                raise RuntimeError("state_dict() of a ZeroOptimizer was called before consolidate()"
+                                   ", which gathers the state; call that on every rank first")
+            return self.consolidate()
+        return self._whole
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take this rank's part of a whole state: of `consolidate()`, or of a plain optimizer.
@@ -383,6 +394,7 @@ class ZeroOptimizer(Optimizer):
                     parts[numbers[id(s.leaf)]] = {
                         name: value if name == "step" else s.part_of(value)
                         for name, value in found.items()}
+        self._whole = None
         self.inner.load_state_dict({"state": parts, "param_groups": [
             {**group.found, "params": inner["params"]}
             for group, inner in zip(groups, self.inner.param_groups, strict=True)]})

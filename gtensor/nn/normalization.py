@@ -156,7 +156,8 @@ class BatchNorm2d(Module):
             momentum = 0.0 if count is None else 1.0 / (count.item() + 1)
         return function(x, self.running_mean, self.running_var, self.weight, self.bias,
                         self.training or not self.track_running_stats, momentum, self.eps,
-                        num_batches_tracked=count, gather=self._gather)
+                        num_batches_tracked=count,
+                        gather=self._gather if self.training else None)
 
     def extra_repr(self) -> str:
         return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "

@@ -12,7 +12,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import nn, optim
-from gtensor.distributed import Communicator, convert_sync
+from gtensor.distributed import CollectiveTimeout, Communicator, convert_sync
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.sync import _Gather
 from gtensor.nn import functional as F
@@ -170,8 +170,10 @@ def test_a_layer_gathers_once_forward_and_once_backward(
         assert [call for number, *call in gathers if number == rank] == [*map(list, step * 2)]
 
 
-def test_evaluation_gathers_nothing(gathers: list[Any]) -> None:
-    problem = Problem(NETS["InPlaceABN"])
+@pytest.mark.parametrize("name", ["InPlaceABN", "no averages"])
+def test_evaluation_gathers_nothing(gathers: list[Any], name: str) -> None:
+    """Without averages, too, where a rank normalizes by its own batch."""
+    problem = Problem(NETS[name])
 
     def evaluate(comm: Communicator) -> list[Any]:
         return problem.run(convert_sync(problem.net(), comm).eval())
@@ -212,13 +214,17 @@ def test_a_checkpointed_function_exchanges_in_its_first_run_only(
     assert len(gathers) == 3 * 2 * 4
 
 
-def test_several_gradients_at_once_are_exchanged_at_once(gathers: list[Any]) -> None:
-    problem = Problem(NETS["InPlaceABN"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", ["BatchNorm2d", "InPlaceABN"])
+def test_several_gradients_at_once_are_exchanged_at_once(
+    gathers: list[Any], name: str, device: str
+) -> None:
+    problem = Problem(NETS[name], device=device)
     upstream = np.random.default_rng(3).standard_normal((4, *problem.g.shape))
 
     def gradients(net: nn.Module, part: slice) -> list[np.ndarray]:
         x = problem.part(problem.x, part).requires_grad_()
-        net(x).backward(gt.asarray(upstream[:, part]), batched=True)
+        net(x).backward(gt.asarray(upstream[:, part], device=device), batched=True)
         return [x.grad.numpy(), *[p.grad.numpy() for p in net.parameters()]]
 
     def train(comm: Communicator) -> list[np.ndarray]:
@@ -292,11 +298,21 @@ def test_a_copy_would_need_a_communicator(duplicate: Callable[[Any], Any]) -> No
 def test_a_joint_batch_without_a_variance_is_refused_on_all_ranks() -> None:
     def train(comm: Communicator) -> None:
         norm = convert_sync(nn.BatchNorm1d(3), comm)
-        with pytest.raises(ValueError, match="3 replicas was given 1 values per channel by all"):
+        with pytest.raises(ValueError, match="over 3 replicas .* a count of 1 per channel"):
             norm(gt.ones((int(comm.rank == 1), 3)))
         assert norm.num_batches_tracked.item() == 0
 
     in_threads(3, train)
+
+
+def test_a_norm_that_only_one_rank_runs_is_an_error_in_time() -> None:
+    def train(comm: Communicator) -> None:
+        norm = convert_sync(nn.BatchNorm1d(3), comm)
+        if comm.rank == 0:
+            norm(gt.ones((4, 3)))
+
+    with pytest.raises(CollectiveTimeout, match=r"rank 0 of 2: all_gather of shape \(7,\)"):
+        in_threads(2, train, timeout=0.3)
 
 
 # -- real processes --------------------------------------------------------------------------------

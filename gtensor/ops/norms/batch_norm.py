@@ -277,7 +277,8 @@ batch_norm_sums = op(
 batch_norm_dx = op(
     "batch_norm_dx", cpu=paths.dx_cpu, gpu=paths.dx_gpu, backward=None, tangent=None,
     composed=_dx_recorded, batch=batching.channels_dx, samples=None,  # as above
-    doc="The gradient of batch_norm's input, from batch_norm_sums.",
+    doc="The gradient of batch_norm's input, from batch_norm_sums. Parameters as batch_norm, and "
+        "count: what the sums are divided by, None for x's own samples per channel.",
 )
 
 batch_norm_op = op(

@@ -48,8 +48,8 @@ def _check_count(parts: Array, count: int) -> None:
     Then each of them has fewer than two, so only those need to look.
     """
     if count < 2 and (total := int(parts[:, -1].sum())) < 2:
-        raise ValueError(f"a batch norm over {len(parts)} replicas was given {total} values per "
-                         "channel by all of them in training; wanted more than one")
+        raise ValueError(f"a batch norm over {len(parts)} replicas was given a joint batch with a "
+                         f"count of {total} per channel in training; wanted 2 or more")
 
 
 # -- CPU -------------------------------------------------------------------------------------------
@@ -63,7 +63,10 @@ def _exchanged_cpu(first: Array, second: Array, count: int, gather: Gather) -> A
 
 
 def joint_statistics_cpu(x: Array, *, gather: Gather, out: Array | None = None) -> Array:
-    """Mean, biased and unbiased variance of all replicas' samples, (3, C)."""
+    """Mean, biased and unbiased variance of all replicas' samples, (3, C).
+
+    Source: Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983.
+    """
     count = values_per_channel(x.shape)
     own = statistics_cpu(x, host().empty((2, x.shape[1]), np.float64, "replicas"))
     parts = _exchanged_cpu(own[0], own[1], count, gather)

@@ -150,7 +150,7 @@ clip = _op(_clip, "Each element of the gradient at most the limit in size, in pl
            "NaN.", _each(_clip), "clip_gradient")
 
 
-_TINY = 1e-6  # PyTorch's guard against a norm of 0
+TINY = 1e-6  # PyTorch's guard against a norm of 0
 
 
 def _norm_cpu(
@@ -166,7 +166,7 @@ def _norm_cpu(
     factor = np.asarray(1.0, norm.dtype)
     if most < inf:
         with np.errstate(invalid="ignore"):
-            np.minimum(norm.dtype.type(most) / (norm + norm.dtype.type(_TINY)), factor, out=factor)
+            np.minimum(norm.dtype.type(most) / (norm + norm.dtype.type(TINY)), factor, out=factor)
     return norm, factor
 
 
