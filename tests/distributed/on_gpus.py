@@ -59,7 +59,7 @@ def collectives(comm: Communicator) -> str:
                    (total.astype("f8") / size).astype(total.dtype))
         if np.dtype(total.dtype).kind in "iuf":
             _equal(comm.all_reduce(device.from_numpy(every[rank]), "max").wait(),
-                   np.maximum(*every))
+                   np.maximum.reduce(every))
     empty = device.empty((0, 3), np.float32)
     assert comm.all_reduce(empty).wait() is empty
     assert comm.all_gather(empty).wait().shape == (size, 0, 3)
@@ -76,8 +76,8 @@ def _check(comm: Communicator, make: Any, async_op: bool, every: list[np.ndarray
     wide = make(np.stack([every[rank]] * 2, -1))
     if isinstance(wide, gt.Tensor):
         return
-    comm.broadcast(wide[..., 1], 1, async_op).wait()
-    _equal(wide[..., 1], every[1])
+    comm.broadcast(wide[..., 1], comm.size - 1, async_op).wait()
+    _equal(wide[..., 1], every[-1])
     _equal(wide[..., 0], every[rank])
 
 
