@@ -111,7 +111,8 @@ import importlib.metadata as metadata
 import sys
 print("python", sys.version.split()[0])
 for name in ("numpy", "cupy-cuda12x", "cupy-cuda13x", "ml_dtypes", "nvtx", "torch", "pytest", "hypothesis",
-             "scikit-learn", "rich", "matplotlib", "safetensors", "cuda-bindings", "threadpoolctl"):
+             "scikit-learn", "rich", "matplotlib", "safetensors", "cuda-bindings", "threadpoolctl",
+             "nvidia-nccl-cu12", "nvidia-nccl-cu13", "mpi4py", "mpich"):
     try:
         print(name, metadata.version(name))
     except metadata.PackageNotFoundError:

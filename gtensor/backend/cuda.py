@@ -86,6 +86,11 @@ class CudaDevice(Device):
             self.order((), (array,))
             return super().fill(array, self.assignable(value, array.dtype))
 
+    def assign(self, array: Array, values: Array) -> None:
+        with self.cupy_device:
+            self.order((values,), (array,))
+            super().assign(array, values)
+
     def matmul(
         self, a: Array, b: Array, out: Array | None = None, beta: complex = 0.0,
         alpha: complex = 1.0, label: str = "matmul", *, bias: Array | None = None,

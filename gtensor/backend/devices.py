@@ -166,6 +166,10 @@ class Device:
         array[...] = value
         return array
 
+    def assign(self, array: Array, values: Array) -> None:
+        """array[...] = values, of this device, behind other streams' work on either."""
+        array[...] = values
+
     def assignable(self, value: object, dtype: np.dtype) -> Any:
         """A number or an array in the form in which `array[key] = value` keeps its value."""
         return value

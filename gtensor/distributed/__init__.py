@@ -8,9 +8,10 @@ MPI (mpi4py) and NCCL (CuPy) carry the bytes; neither is imported before `init`.
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 
+from gtensor.backend import default_device
+from gtensor.distributed import environment
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.collectives import all_gather, all_reduce, reduce_scatter
 from gtensor.distributed.communicator import Communicator, Engine
@@ -24,20 +25,19 @@ from gtensor.settings import settings
 
 __all__ = [
     "CollectiveTimeout", "Communicator", "DataParallel", "DistributedError", "Work",
-    "ZeroOptimizer", "all_gather", "all_reduce", "convert_sync", "end_all",
-    "init", "reduce_scatter", "started",
+    "ZeroOptimizer", "all_gather", "all_reduce", "convert_sync", "end_all", "init",
+    "reduce_scatter", "started",
 ]
 
 BACKENDS = ("nccl", "mpi", "alone")
-# Variables in which a launcher (mpich, Open MPI, Slurm) says how many processes it has started.
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
 
 _world: Communicator | None = None
 
 
 def started() -> int:
-    """How many processes a launcher (mpiexec, srun) has started together with this one."""
-    return max(int(os.environ.get(name) or 1) for name in _SIZES)
+    """How many processes a launcher (mpiexec, srun, torchrun) has started with this one."""
+    meeting = environment.meeting()
+    return max(environment.mpi_processes(), 1 if meeting is None else meeting.size)
 
 
 def init(backend: str | None = None, timeout: float | None = None) -> Communicator:
@@ -62,23 +62,36 @@ def init(backend: str | None = None, timeout: float | None = None) -> Communicat
             raise DistributedError(f"init was given backend={backend!r} after one with "
                                    f"{_world.backend!r}; wanted the same")
         return _world
-    engine = _engine(backend or _chosen())
-    _world = Communicator(engine, settings.collective_timeout if timeout is None else timeout,
-                          Log(engine.rank))
+    seconds = settings.collective_timeout if timeout is None else timeout
+    engine = _engine(backend or _chosen(), seconds)
+    _world = Communicator(engine, seconds, Log(engine.rank))
     install(_world)
     return _world
 
 
 def _chosen() -> str:
+    if default_device().type == "cuda":
+        from gtensor.backend import nccl  # here: it needs CuPy
+
+        if nccl.available():
+            return "nccl"
     if find_spec("mpi4py") is not None:
         return "mpi"
-    if started() > 1:
-        raise DistributedError(f"{started()} processes were started, and mpi4py, which connects "
-                               "them, is not installed; pip install 'gtensor[mpi]'")
+    if environment.mpi_processes() > 1:
+        raise DistributedError(f"{environment.mpi_processes()} processes were started, and mpi4py, "
+                               "which connects them, is not installed; pip install 'gtensor[mpi]'")
     return "alone"
 
 
-def _engine(backend: str) -> Engine:
+def _engine(backend: str, timeout: float) -> Engine:
+    if backend == "nccl":
+        from gtensor.distributed import nccl
+
+        return nccl.world(timeout)
+    meeting = environment.meeting()
+    if meeting is not None and meeting.size > environment.mpi_processes():
+        raise DistributedError(f"WORLD_SIZE is {meeting.size}, and RANK and WORLD_SIZE connect the "
+                               f"processes of NCCL, not of {backend!r}; wanted mpiexec or srun")
     if backend == "alone":
         return Alone()
     if find_spec("mpi4py") is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NoReturn
 
+from gtensor.backend import device_of
+
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
 
@@ -14,6 +16,9 @@ class Done:
 
     def leave(self) -> None:
         """Nothing is left."""
+
+    def watch(self, seconds: float, late: object) -> None:
+        """It has ended."""
 
     def done(self) -> bool:
         return True
@@ -34,11 +39,11 @@ class Alone:
         return Done()
 
     def all_gather(self, array: Array, out: Array) -> Done:
-        out[0] = array
+        device_of(out).assign(out[0], array)
         return Done()
 
     def reduce_scatter(self, array: Array, out: Array, op: str) -> Done:
-        out[...] = array[0]
+        device_of(out).assign(out, array[0])
         return Done()
 
     def exchange(self, text: bytes, seconds: float) -> list[bytes] | None:

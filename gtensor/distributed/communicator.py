@@ -9,7 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from gtensor.backend import device_of
-from gtensor.distributed.errors import CollectiveTimeout, DistributedError
+from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.failing import Log
 from gtensor.distributed.work import Pending, Work, missed
 from gtensor.engine.outside import OutsideWrite
@@ -85,7 +85,7 @@ class Communicator:
         if not (timeout > 0 and isfinite(timeout)):
             raise ValueError(f"timeout={timeout} given; wanted a positive number of seconds")
         self._engine = engine
-        self._broken: CollectiveTimeout | None = None
+        self._broken: DistributedError | None = None
         self.rank, self.size, self.backend = engine.rank, engine.size, engine.name
         self.timeout = timeout
         self._log = log  # of this process's calls
@@ -189,7 +189,7 @@ class Communicator:
 
         def finish() -> Any:
             if used is not given:
-                given[...] = used.reshape(given.shape)
+                device_of(given).assign(given, used.reshape(given.shape))
             if write is not None:
                 write.end()
             return a
@@ -214,7 +214,7 @@ class Communicator:
 
         def finish() -> Any:
             if target is not None and not direct:
-                target[...] = used
+                device.assign(target, used)
             if write is not None:
                 write.end()
             if out is not None:
@@ -225,13 +225,14 @@ class Communicator:
 
     def _work(self, pending: Pending, where: str, finish: Any, async_op: bool) -> Work:
         work = Work(pending, where, self.timeout, finish, self._break)
+        pending.watch(self.timeout, work.late)
         if async_op:
             pending.leave()
         else:
             work.wait()
         return work
 
-    def _break(self, error: CollectiveTimeout) -> None:
+    def _break(self, error: DistributedError) -> None:
         """Refuse further calls: the ranks are not at one place any more."""
         self._broken = error
 
@@ -288,8 +289,4 @@ class Communicator:
 
 def _contiguous(array: Array) -> Array:
     """The array, or a contiguous copy of it."""
-    if array.flags.c_contiguous:
-        return array
-    made = device_of(array).empty(array.shape, array.dtype, "collective")
-    made[...] = array
-    return made
+    return array if array.flags.c_contiguous else device_of(array).copy(array, label="collective")

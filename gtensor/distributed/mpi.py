@@ -113,6 +113,9 @@ class Posted:
         self._left = threading.Event()
         _waiting().put((self._request, self._left))
 
+    def watch(self, seconds: float, late: object) -> None:
+        """`wait` does."""
+
     def done(self) -> bool:
         return self._finish is None or (
             self._request.Test() if self._left is None else self._left.is_set())
@@ -199,4 +202,5 @@ def _bytes(host: np.ndarray) -> np.ndarray:
 def _give(host: np.ndarray, array: Array) -> None:
     """Copy the result to where it was asked for, unless it lies there."""
     if host is not array:
-        array[...] = device_of(array).from_numpy(host.astype(array.dtype, copy=False))
+        device = device_of(array)
+        device.assign(array, device.from_numpy(host.astype(array.dtype, copy=False)))

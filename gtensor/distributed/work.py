@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from gtensor.distributed.errors import CollectiveTimeout
+from gtensor.distributed.errors import CollectiveTimeout, DistributedError
 
 
 class Pending(Protocol):
@@ -23,6 +23,10 @@ class Pending(Protocol):
         On CUDA the current stream waits for it, and the host does not.
         """
 
+    def watch(self, seconds: float, late: Callable[[float, str | None], DistributedError]) -> None:
+        """Where `wait` does not wait: let a thread raise `late(seconds, cause)` and end it, if it
+        has not ended so long after this call, or if it fails, for a known cause."""
+
 
 class Work:
     """A collective in progress. `wait()` returns the array, or the Tensor, with its result.
@@ -31,7 +35,7 @@ class Work:
     """
 
     def __init__(self, pending: Pending, text: str, timeout: float, finish: Callable[[], Any],
-                 fail: Callable[[CollectiveTimeout], None]) -> None:
+                 fail: Callable[[DistributedError], None]) -> None:
         self._pending: Pending | None = pending
         self._text = text  # rank, collective, shape, line
         self._timeout = timeout
@@ -59,8 +63,17 @@ class Work:
         return self._result
 
 
+    def late(self, seconds: float, cause: str | None = None) -> DistributedError:
+        """The error of a deadline missed, or of a failure, told to the communicator."""
+        if cause is None:
+            return missed(self._text, seconds, self._fail)
+        error = DistributedError(f"{self._text} failed: {cause}")
+        self._fail(error)
+        return error
+
+
 def missed(
-    text: str, seconds: float, fail: Callable[[CollectiveTimeout], None]
+    text: str, seconds: float, fail: Callable[[DistributedError], None]
 ) -> CollectiveTimeout:
     """The error of a collective that did not end in time, told to `fail`."""
     error = CollectiveTimeout(

@@ -26,6 +26,7 @@ _held: list[int] = []  # descriptors of the stamps of the folders that this proc
 _LIBRARIES = {  # file -> what it consists of; the file's name is the one that programs open
     "libcuda.so.1": None,  # all others
     "libnvrtc.so.13": ("nvrtc",),
+    "libnccl.so.2": ("nccl", "nccl_reduce", "nccl_shared"),  # calls the first one
 }
 
 
@@ -255,6 +256,7 @@ def _libraries(include: Path, sources: list[Path], tools: bytes, room: Path) -> 
         alone = {part for others in _LIBRARIES.values() for part in others or ()}
         chosen = [path for stem, path in objects.items()
                   if (stem in parts if parts else stem not in alone)]
-        gpp(["-shared", f"-Wl,-soname,{name}", "-Wl,-z,defs", *chosen, "-ldl", "-pthread",
+        needed = [folder / "libcuda.so.1"] if name == "libnccl.so.2" else []
+        gpp(["-shared", f"-Wl,-soname,{name}", "-Wl,-z,defs", *chosen, *needed, "-ldl", "-pthread",
              "-o", folder / name])
     return folder

@@ -37,6 +37,7 @@ class Native:
     def __init__(self, paths: dict[str, Path]) -> None:
         self.cuda = ctypes.CDLL(str(paths["libcuda.so.1"]))
         self.nvrtc = ctypes.CDLL(str(paths["libnvrtc.so.13"]))
+        self.nccl = ctypes.CDLL(str(paths["libnccl.so.2"]))
         text, size, number = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int
         self.cuda.hostcuda_add_device.argtypes = (text, size, ctypes.POINTER(number), size)
         self.cuda.hostcuda_configure.argtypes = (number, number, ctypes.c_ulonglong)

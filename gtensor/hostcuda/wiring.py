@@ -48,6 +48,7 @@ def _end(native: Any, stubs: list[libraries.stubs.Stub]) -> None:
     """
     native.nvrtc.hostcuda_set_compiler(_Compile())
     native.cuda.hostcuda_set_loader(_Load())
+    native.nccl.hostcuda_nccl_end()
     native.cuda.hostcuda_end()
     for stub in stubs:
         stub.end()

@@ -62,6 +62,9 @@ class _Met:
     def leave(self) -> None:
         pass
 
+    def watch(self, seconds: float, late: Any) -> None:
+        pass
+
     def done(self) -> bool:
         return self.ended or self.engine.meeting.whole(self.call)
 
@@ -211,7 +214,7 @@ def _main(folder: str, module: str, name: str, args: str) -> None:
 
     from gtensor import distributed
 
-    comm = distributed.init("mpi", timeout=30.0)
+    comm = distributed.init(os.environ.get("RANKS_BACKEND", "mpi"), timeout=30.0)
     try:
         result = getattr(importlib.import_module(module), name)(comm, *json.loads(args))
         np.save(Path(folder) / f"{comm.rank}.npy", np.array({"result": result}, object))

@@ -37,7 +37,8 @@ def script(folder: Path, text: str) -> str:
 def test_ranks_have_one_communicator_and_share_the_processors(tmp_path: Path) -> None:
     path = script(tmp_path, """
 total = comm.all_reduce(np.array([comm.rank + 1.0])).wait()[0]
-sys.stdout.write(f"{comm.rank} of {comm.size} has {total}, {os.environ['MKL_NUM_THREADS']} {sys.argv[1:]}\n")
+threads = os.environ['MKL_NUM_THREADS']
+sys.stdout.write(f"{comm.rank} of {comm.size} has {total}, {threads} {sys.argv[1:]}\\n")
 sys.exit(3 if comm.rank == 1 else 0)
 """)
     done = launch("--", sys.executable, path, "--lr", "1", ranks=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
@@ -109,6 +110,27 @@ def event_on_the_current_stream() -> Context:
     def wrap(right: Any) -> Any:
         return lambda stream: right(stream._book.current())
     return _wrapped(CudaStream, "record", wrap)
+
+
+def _left_out_by(module: str) -> Callable[[Any], Any]:
+    """A method that does nothing for calls from that module."""
+    def wrap(right: Any) -> Any:
+        def method(self: Any, *given: Any) -> Any:
+            if sys._getframe(1).f_globals["__name__"] != module:
+                return right(self, *given)
+            return None
+        return method
+    return wrap
+
+
+def collective_before_its_arrays() -> Context:
+    """a collective does not wait for other streams' work on its arrays"""
+    return _wrapped(CudaDevice, "order", _left_out_by("gtensor.distributed.nccl"))
+
+
+def collectives_result_not_waited_for() -> Context:
+    """`Work.wait` does not make the current stream wait for a collective of NCCL"""
+    return _wrapped(CudaStream, "wait", _left_out_by("gtensor.distributed.nccl"))
 
 
 def users_wait_on_the_current_stream() -> Context:

@@ -19,6 +19,8 @@ import numpy as np
 import gtensor as gt
 from gtensor import hostcuda
 from gtensor.backend.ordering import Ordering
+from gtensor.distributed import Communicator
+from gtensor.distributed.alone import Alone
 from gtensor.memory.arena.arena import Arena
 from gtensor.memory.arena.graphs import GraphPool
 from gtensor.memory.arena.streams import Streams
@@ -340,6 +342,39 @@ def training(device: str, rng: random.Random) -> Values:
     return values_of([total, *(parameter.detach() for parameter in model.parameters())])
 
 
+def collectives(device: str, rng: random.Random) -> Values:
+    """A communicator gathers and sums arrays that other streams made, and that others read then."""
+    xp, on = gt.device(device).xp, gt.device(device)
+    engine: Any = Alone()
+    if device != "cpu":
+        from gtensor.distributed.nccl import Nccl  # here: it needs CuPy
+
+        engine = Nccl(on, Alone(), 60.0)
+    comm, streams = Communicator(engine, 60.0), [gt.stream(device) for _ in range(3)]
+    seen = []
+    for turn in range(8):
+        own, other = rng.sample(streams, 2)
+        with own:
+            x = gt.full((256,), float(turn), device=device) * 0.5 + 1.0
+            raw = xp.full(256, turn, np.float32)
+            for _ in range(4):
+                raw += 1
+            work = comm.all_gather(x, async_op=True)
+            summed = comm.all_reduce(raw, async_op=True)
+            del x
+        with rng.choice(streams):
+            gt.full((256,), -1.0, device=device)
+        with other:
+            copy = xp.array(summed.wait())
+            copy *= 2
+            gt.memory.record_stream(raw, other)  # CuPy's kernel has read it
+            seen += [gt.asarray(copy, device=device), work.wait()[0] * 1.0]
+        del raw, summed, work
+        with rng.choice(streams):
+            gt.full((256,), -2.0, device=device)
+    return values_of(seen)
+
+
 def planned(device: str, rng: random.Random) -> Values:
     """Steps of a plan, whose blocks have places of their stream's: other streams use them too."""
     streams = [gt.stream(device) for _ in range(3)]
@@ -463,8 +498,8 @@ def captured_updates(device: str, rng: random.Random) -> Values:
 PROGRAMS: dict[str, Program] = {
     program.__name__: program
     for program in (memory, endings, foreign, interchange, exchange, backward, graphs,
-                    counting_graphs, graphs_in_turn, loading, planned, threads, training,
-                    captured_training, captured_updates)}
+                    collectives, counting_graphs, graphs_in_turn, loading, planned, threads,
+                    training, captured_training, captured_updates)}
 
 
 def wrong(program: Program, seeds: Any) -> list[int]:

@@ -15,7 +15,8 @@ from gtensor.hostcuda import build
 
 pytestmark = [pytest.mark.host_cuda, pytest.mark.slow]
 HERE = Path(__file__).parent
-TESTS = [*sorted(HERE.glob("test_runtime_[!f]*.py")), HERE / "test_counters.py"]
+TESTS = [*sorted(HERE.glob("test_runtime_[!f]*.py")), HERE / "test_counters.py",
+         HERE / "test_nccl.py"]
 LONGEST = 180  # seconds; compiling takes most of them, a deadlock all
 
 
@@ -116,6 +117,28 @@ FAULTS = {
     "work that is not ready is an error": Fault(
         "state.h", "error != cudaSuccess && error != cudaErrorNotReady", "error != cudaSuccess",
         "not_ready"),
+    "a collective does not wait for the other ranks": Fault(
+        "nccl.cpp", "return rank.posted >= it.number;", "return rank.posted >= 0;",
+        "values_of_every_type"),
+    "a rank's contribution is overwritten before all have read it": Fault(
+        "nccl.cpp", "return rank.finished >= posted;", "return rank.finished >= 0 * posted;",
+        "two_processes"),
+    "collectives of one communicator on two streams have no order": Fault(
+        "nccl.cpp", "return fresh || !cudaStreamWaitEvent(stream, *event, 0);",
+        "return fresh || event;", "order_of_their_streams"),
+    "a device stands still while its process waits for something else": Fault(
+        "nccl.cpp", "hostcuda_drive(is_level, &comm);", "(void)0;", "two_processes"),
+    "an abort ends nothing": Fault(
+        "nccl.cpp", "return it.comm->aborted\n           || all_of", "return all_of",
+        "a_question_does_not_wait", deadlock=True),
+    "ranks that call different collectives are not told": Fault(
+        "nccl.cpp", "if (other == call) continue;", "if (rank >= 0 || other == call) continue;",
+        "different_collectives"),
+    "memory of the host is taken for the device's": Fault(
+        "nccl.cpp", "|| !found.devicePointer) return false;", ") return true;",
+        "an_argument_that_nccl_refuses"),
+    "the end of a rank is not told": Fault(
+        "nccl.cpp", "        look_at_peers(comm);\n", "", "two_processes"),
     "a forked child uses CUDA": Fault(
         "queue.cpp", "runtime().forked = true;", "(void)device;", "forked_child"),
 }

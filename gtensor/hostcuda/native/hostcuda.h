@@ -18,6 +18,17 @@ enum hostcuda_kind {
 int hostcuda_enqueue(cudaStream_t stream, void (*run)(void *), void (*drop)(void *), void *argument,
                      int kind, const char *name);
 
+// As hostcuda_enqueue; in its turn the work waits until `ready` answers 1, and other streams go on
+// meanwhile. `ready` is asked under the runtime's lock: it looks and calls nothing. After a change
+// of what it looks at, call hostcuda_drive.
+int hostcuda_enqueue_when(cudaStream_t stream, int (*ready)(void *), void (*run)(void *),
+                          void (*drop)(void *), void *argument, int kind, const char *name);
+
+// Runs what is queued and need not wait, by the calling thread, which is not one of the program's;
+// in deferred mode only until `enough` answers 1, which is asked as `ready` is. Then every thread
+// that waits looks again.
+void hostcuda_drive(int (*enough)(void *), void *argument);
+
 // From now on no `run` and no `drop` is called, and nothing is queued: what they are written in
 // ends. Handles, graphs and streams may be destroyed later than that.
 void hostcuda_end(void);

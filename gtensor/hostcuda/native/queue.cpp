@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <utility>
@@ -132,19 +133,33 @@ Item *towards(const ItemPointer &goal) {
     return at;
 }
 
+// Whether it may run now: what will not run need not wait either.
+bool open(const Item &item) {
+    const WorkPointer &work = item.work;
+    return !work || !work->ready || runtime().dry || bad(*item.device) || work->ready();
+}
+
+template <class Wanted> std::vector<size_t> places(Wanted wanted) {
+    std::vector<size_t> found;
+    for (size_t place = 0; place < runtime().ready.size(); place++)
+        if (wanted(*runtime().ready[place])) found.push_back(place);
+    return found;
+}
+
 // What runs next. Eager: the oldest. Deferred: any that may, or one that the goal waits for.
 Item *pick(const ItemPointer *goal) {
     Runtime &all = runtime();
-    if (all.ready.empty()) return nullptr;
-    if (!all.deferred) {
-        size_t oldest = 0;
-        for (size_t place = 1; place < all.ready.size(); place++)
-            if (all.ready[place]->number < all.ready[oldest]->number) oldest = place;
-        return take(oldest);
+    std::vector<size_t> found = places(open);
+    if (found.empty()) return nullptr;
+    if (!all.deferred)
+        return take(*std::min_element(found.begin(), found.end(), [&](size_t one, size_t other) {
+            return all.ready[one]->number < all.ready[other]->number;
+        }));
+    if (goal && random_number() % 2) {
+        Item *item = towards(*goal);
+        if (open(*item) && (item = take(item))) return item;
     }
-    if (goal && random_number() % 2)
-        if (Item *item = take(towards(*goal))) return item;
-    return take(random_number() % all.ready.size());
+    return take(found[random_number() % found.size()]);
 }
 
 void free_when_idle(Held &held) {
@@ -155,15 +170,20 @@ void free_when_idle(Held &held) {
     for (auto &each : frees) each(held);
 }
 
-// One step: run an item, or wait until another thread has. False where neither can help.
-bool step(Held &held, const ItemPointer *goal) {
+// One step: run an item, or wait until another thread has, or until one is ready if `patient`.
+// False where none of these can help.
+bool step(Held &held, const ItemPointer *goal, bool patient = true) {
     Runtime &all = runtime();
     if (all.running && all.runner != std::this_thread::get_id()) {
         wait_for_change(held);
         return true;
     }
     Item *item = pick(goal);
-    if (!item) return false;
+    if (!item) {
+        if (all.ready.empty() || !patient) return false;
+        wait_for_change(held);
+        return true;
+    }
     run(held, *item);
     free_when_idle(held);
     return true;
@@ -244,7 +264,12 @@ ItemPointer enqueue(Held &, Device &device, WorkPointer work,
 cudaError_t advance(Held &held, Device &device, const ItemPointer &item) {
     Runtime &all = runtime();
     if (running_here(held)) return cudaSuccess;   // it runs after the work that called
-    if (!all.deferred) return wait_for(held, item);
+    if (!all.deferred) {
+        for (ItemPointer goal = item; !goal->done;)
+            if (!step(held, &goal, false))   // behind work that waits for another process, or itself
+                return all.ready.empty() ? cudaErrorNotPermitted : cudaSuccess;
+        return cudaError_t(device.error);
+    }
     while (device.pending > all.longest_queue && step(held, nullptr)) {}
     return cudaSuccess;
 }
@@ -284,13 +309,11 @@ void glance(Held &held) {
     // A question waits for nothing: neither for work that runs, nor for what the program's own
     // functions wait for.
     for (uint64_t steps = random_number() % 3; steps > 0 && !all.running; steps--) {
-        std::vector<size_t> places;
-        for (size_t place = 0; place < all.ready.size(); place++) {
-            const WorkPointer &work = all.ready[place]->work;
-            if (!work || !work->programs) places.push_back(place);
-        }
-        if (places.empty()) return;
-        run(held, *take(places[random_number() % places.size()]));
+        std::vector<size_t> found = places([](const Item &item) {
+            return open(item) && (!item.work || !item.work->programs);
+        });
+        if (found.empty()) return;
+        run(held, *take(found[random_number() % found.size()]));
         if (!all.pending) free_when_idle(held);   // they wait for their devices
     }
 }
@@ -310,6 +333,11 @@ extern "C" {
 
 int hostcuda_enqueue(cudaStream_t handle, void (*run)(void *), void (*drop)(void *), void *argument,
                      int kind, const char *name) {
+    return hostcuda_enqueue_when(handle, nullptr, run, drop, argument, kind, name);
+}
+
+int hostcuda_enqueue_when(cudaStream_t handle, int (*ready)(void *), void (*run)(void *),
+                          void (*drop)(void *), void *argument, int kind, const char *name) {
     auto work = std::make_shared<Work>();
     work->kind = hostcuda_kind(kind);
     work->name = name;
@@ -321,6 +349,7 @@ int hostcuda_enqueue(cudaStream_t handle, void (*run)(void *), void (*drop)(void
             sleep_for_ever();
         }
     });
+    if (ready) work->ready = [ready, argument] { return ready(argument) != 0; };
     work->run = [run, kept] {
         if (!ended) run(kept.get());
         return std::exchange(failing, {});
@@ -330,6 +359,15 @@ int hostcuda_enqueue(cudaStream_t handle, void (*run)(void *), void (*drop)(void
         if (!stream) return cudaErrorInvalidResourceHandle;
         return submit(held, *stream, work);   // a copy: its end may call Python, after the lock
     });
+}
+
+void hostcuda_drive(int (*enough)(void *), void *argument) {
+    call([&](Held &held) {
+        Runtime &all = runtime();
+        while (!(all.deferred && enough(argument)) && step(held, nullptr, false)) {}
+        all.changed.notify_all();
+        return cudaSuccess;
+    }, false);
 }
 
 void hostcuda_end(void) { ended = true; }

@@ -54,6 +54,7 @@ struct Work {
     std::string name;   // it is counted under this name; "" is not counted
     size_t bytes = 0;
     std::function<Outcome()> run;   // empty: a point in a stream's order
+    std::function<bool()> ready;    // in its turn it waits for this; empty: it need not
     std::function<void()> dry;      // takes its place in dry mode; empty: nothing does
     bool programs = false;          // the program's own function: it may wait for the program
     bool always = false;            // it runs after an error that stays, too
