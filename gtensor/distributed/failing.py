@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gtensor.system.files import read_all
+
 if TYPE_CHECKING:
     from gtensor.distributed.communicator import Communicator
 
@@ -60,24 +62,27 @@ class Log:
     def __init__(self, rank: int) -> None:
         self._map: mmap.mmap | None = None
         if folder := os.environ.get(FOLDER):
-            path = Path(folder) / str(rank)
-            path.write_bytes(bytes(BYTES))
-            with path.open("r+b") as file:
-                self._map = mmap.mmap(file.fileno(), BYTES)
+            file = os.open(Path(folder) / str(rank), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.truncate(file, BYTES)
+                self._map = mmap.mmap(file, BYTES)
+            finally:
+                os.close(file)
             self.note("")
 
     def note(self, text: str) -> None:
         """Keep the text, and this process's number."""
         if self._map is not None:
             line = f"{os.getpid()} {text}".encode()[:BYTES]
-            self._map[:] = line.ljust(BYTES, b"\0")
+            self._map[:] = line.ljust(BYTES)
 
 
 def noted(folder: Path) -> dict[int, tuple[int, str]]:
     """By process number: the rank, and its latest call."""
     found = {}
     for path in folder.iterdir():
-        number, _, text = path.read_bytes().rstrip(b"\0").decode(errors="replace").partition(" ")
+        text = bytes(read_all(path, BYTES)).decode(errors="replace").rstrip()
+        number, _, text = text.partition(" ")
         if number:
             found[int(number)] = int(path.name), text
     return found
