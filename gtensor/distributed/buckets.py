@@ -10,7 +10,7 @@ Source: Li et al., "PyTorch Distributed: experiences on accelerating data parall
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,11 @@ LEAST = 4  # buckets, if the parameters allow, so that small networks overlap, t
 
 
 class Bucket:
-    """Gradients of one device and dtype, one behind the other."""
+    """Gradients of one device and dtype, one behind the other.
+
+    Behind them is a number for each, 1 if this rank's walk reaches the leaf, else 0. So one
+    exchange also tells which leaves are used at all.
+    """
 
     def __init__(self, leaves: Sequence[Node]) -> None:
         self.leaves = leaves
@@ -49,11 +53,33 @@ class Bucket:
         """New memory; gradients keep what they have of the old one."""
         sizes = [prod(leaf.shape) for leaf in self.leaves]
         with category("gradients"):
-            self.flat = self.device.empty((sum(sizes),), self.leaves[0].dtype, "gradient bucket")
+            self.flat = self.device.empty(
+                (sum(sizes) + len(sizes),), self.leaves[0].dtype, "gradient bucket")
+        self.used = self.flat[sum(sizes):]
         start = 0
         for leaf, size in zip(self.leaves, sizes, strict=True):
             self.views[leaf] = self.flat[start:start + size].reshape(leaf.shape)
             start += size
+
+    def begin(self, reached: set[Node]) -> None:
+        """A walk begins that reaches these leaves."""
+        self.work = None
+        self.missing = {*self.leaves} & reached
+        self.device.fill(self.used, 1)
+        for number, leaf in enumerate(self.leaves):
+            if leaf not in reached:
+                self.fill(leaf)
+                self.device.fill(self.used[number:number + 1], 0)
+
+    def fill(self, leaf: Node) -> None:
+        """Zeros for a leaf that a walk gives no gradient."""
+        self.device.fill(self.views[leaf], 0)
+        self.missing.discard(leaf)
+
+    def shared(self) -> list[Node]:
+        """The leaves that some rank's walk has reached, once the bucket was exchanged."""
+        used = self.device.to_numpy(self.used).astype(np.float64)
+        return [leaf for leaf, share in zip(self.leaves, used, strict=True) if share]
 
 
 class Reducer:
@@ -69,12 +95,11 @@ class Reducer:
                                        for name, p in parameters.items()}
         self.buckets = [Bucket(leaves) for leaves in divided([*self.names], cap_bytes)]
         self._bucket_of = {leaf: bucket for bucket in self.buckets for leaf in bucket.leaves}
-        self._numbers = {leaf: i for i, leaf in enumerate(self.names)}
         self._stored: dict[Node, Tensor] = {}  # the reduced gradients that leaves were given last
         self._launched = 0  # buckets, in this walk
         self._walking = False
         self._broken = False
-        self._used: Work | None = None
+        self._reached: set[Node] = set()  # of this walk
         for leaf in self.names:
             leaf.collector = self
 
@@ -101,23 +126,13 @@ class Reducer:
         self._walking = True
         if not self.exchanges:
             return
-        reached = [leaf for leaf in leaves if leaf.collector is self]
-        flags = np.zeros(len(self.names), np.int32)
-        flags[[self._numbers[leaf] for leaf in reached]] = 1
-        self._used = self.comm.all_reduce(
-            self.buckets[0].device.from_numpy(flags) if self.comm.backend == "nccl" else flags,
-            "max", async_op=True)
+        self._reached = {leaf for leaf in leaves if leaf.collector is self}
         self._launched = 0
         for bucket in self.buckets:
             if any(leaf.grad is not None and leaf.grad is self._stored.get(leaf)
                    for leaf in bucket.leaves):
                 bucket.renew()  # the old memory has gradients that this walk adds to
-            bucket.missing = {*bucket.leaves}
-            bucket.work = None
-        found = set(reached)
-        for leaf in self.names:
-            if leaf not in found:
-                self._fill(leaf)
+            bucket.begin(self._reached)
         self._launch()
 
     def place(self, leaf: Node) -> Array | None:
@@ -139,13 +154,12 @@ class Reducer:
             return {}
         for bucket in self.buckets:
             for leaf in [*bucket.missing]:
-                self._fill(leaf)
+                bucket.fill(leaf)
         self._launch()
         for bucket in self.buckets:
             assert bucket.work is not None
             bucket.work.wait()
-        shared = self._shared()
-        found = {leaf: self._final(leaf) for leaf in self.names if leaf in shared}
+        found = {leaf: self._final(leaf) for leaf in self._shared()}
         self._stored.update(found)
         self._walking = False
         return found
@@ -155,12 +169,6 @@ class Reducer:
         self._walking = False
 
     # -- steps ------------------------------------------------------------------------------------
-
-    def _fill(self, leaf: Node) -> None:
-        """Zeros for a leaf that this walk gives no gradient."""
-        bucket = self._bucket_of[leaf]
-        bucket.device.fill(bucket.views[leaf], 0)
-        bucket.missing.discard(leaf)
 
     def _launch(self) -> None:
         """Exchange the buckets that are complete, in their order."""
@@ -176,12 +184,17 @@ class Reducer:
             bucket.work = self.comm.all_reduce(bucket.flat, "mean", async_op=True)
             self._launched += 1
 
-    def _shared(self) -> set[Node]:
-        """The leaves that some rank's walk has reached, or that have a gradient."""
-        assert self._used is not None
-        flags = self._used.wait().tolist()
-        return {leaf for leaf, flag in zip(self.names, flags, strict=True)
-                if flag or leaf.grad is not None}
+    def _shared(self) -> Iterator[Node]:
+        """The leaves that some rank's walk has reached, or that have a gradient.
+
+        The host reads what the other ranks say only of leaves that this rank has not reached.
+        """
+        for bucket in self.buckets:
+            known = {leaf for leaf in bucket.leaves
+                     if leaf in self._reached or leaf.grad is not None}
+            if len(known) < len(bucket.leaves):
+                known.update(bucket.shared())
+            yield from (leaf for leaf in bucket.leaves if leaf in known)
 
     def _final(self, leaf: Node) -> Tensor:
         """The reduced gradient, with that of earlier steps which were not dropped."""
