@@ -209,25 +209,24 @@ class Reducer:
 
 
 def divided(leaves: Sequence[Node], cap_bytes: int) -> list[list[Node]]:
-    """The leaves of each bucket, from the last leaf to the first."""
-    total = sum(_bytes(leaf) for leaf in leaves)
-    cap = min(cap_bytes, total // LEAST)
-    limits: dict[Any, int] = {}  # of the open bucket of a device and dtype
-    filled: dict[Any, int] = {}
-    open_buckets: dict[Any, list[Node]] = {}
+    """The leaves of each bucket, from the last leaf to the first.
+
+    A bucket is closed once it has so many bytes, the first of each device and dtype before it has
+    more than its limit.
+    """
+    cap = min(cap_bytes, sum(map(_bytes, leaves)) // LEAST)
+    kinds: dict[Any, list[list[Node]]] = {}
     buckets: list[list[Node]] = []
     for leaf in reversed(leaves):
-        kind = leaf.device, leaf.dtype
-        bucket = open_buckets.get(kind)
-        if bucket is None:
-            bucket = open_buckets[kind] = []
-            limits[kind] = cap if kind in limits else min(FIRST_BYTES, cap // 2)
-            filled[kind] = 0
-        bucket.append(leaf)
-        filled[kind] += _bytes(leaf)
-        if filled[kind] >= limits[kind]:
-            buckets.append(open_buckets.pop(kind))
-    return [*buckets, *open_buckets.values()]
+        mine = kinds.setdefault((leaf.device, leaf.dtype), [])
+        filled = sum(map(_bytes, mine[-1])) if mine else 0
+        first = min(FIRST_BYTES, cap // 2)
+        over = filled + _bytes(leaf) > first if len(mine) == 1 else filled >= cap
+        if not mine or over:
+            mine.append([])
+            buckets.append(mine[-1])
+        mine[-1].append(leaf)
+    return buckets
 
 
 def _bytes(leaf: Node) -> int:
