@@ -150,6 +150,20 @@ def timed(comm: Communicator, runs: dict[str, Callable[[], None]], rounds: int
     return found
 
 
+def exchanges(comm: Communicator, rounds: int) -> list[list[float]]:
+    """Bytes, and the median seconds of a sum of so many over the ranks."""
+    found = []
+    for elements in (1, 1 << 8, 1 << 12, 1 << 16, 1 << 19, 1 << 21):
+        array, seconds = np.ones(elements, np.float32), []
+        for _ in range(rounds + 2):
+            comm.barrier()
+            start = time.perf_counter()
+            comm.all_reduce(array)
+            seconds.append(time.perf_counter() - start)
+        found.append([array.nbytes, float(np.median(seconds[2:]))])
+    return found
+
+
 def memory(comm: Communicator) -> dict[str, float]:
     """Bytes of gradients and buckets over those of the gradients; state of a rank over the whole.
     """
@@ -174,7 +188,8 @@ def main(name: str, rounds: int) -> None:
     for label, speed in ({"": 0.0, " 10 MB/s": 1e7} if fast else {" 1 GB/s": 1e9}).items():
         ways["overlapped" + label] = step(name, over(comm, speed, True))
         ways["after the walk" + label] = step(name, over(comm, speed, False))
-    result: dict[str, Any] = {"seconds": timed(comm, ways, rounds), **memory(comm)}
+    result: dict[str, Any] = {"seconds": timed(comm, ways, rounds), **memory(comm),
+                              "exchanges": exchanges(comm, rounds)}
     if comm.rank == 0:
         print(json.dumps(result))
 

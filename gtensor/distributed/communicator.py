@@ -8,10 +8,11 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from gtensor.backend import device_of
+from gtensor.backend import device_of, owner
 from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.failing import Log
 from gtensor.distributed.work import Pending, Work, missed
+from gtensor.engine.in_place import check_writable
 from gtensor.engine.outside import OutsideWrite
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.settings import settings
@@ -152,6 +153,9 @@ class Communicator:
 
         All ranks call it.
         """
+        if not isinstance(color, int) or not isinstance(key, int | None):
+            raise TypeError(f"split was given color={color!r} and key={key!r}; wanted integers")
+        self._objects("split", None)  # so that a rank that does not come is told at the deadline
         return Communicator(self._engine.split(color, self.rank if key is None else key),
                             self.timeout, self._log)
 
@@ -181,6 +185,7 @@ class Communicator:
 
     def _in_place(self, name: str, a: Any, async_op: bool, start: Any, *options: Any) -> Work:
         given = self._raw(name, a)
+        check_writable(name, given)
         where = self._begin(name, given)
         self._compare(where, name, given, *options)
         write = OutsideWrite(a, name) if isinstance(a, Tensor) else None
@@ -200,6 +205,8 @@ class Communicator:
               async_op: bool, start: Any, *options: Any) -> Work:
         target = None if out is None else self._raw(name, out)
         device = device_of(given)
+        if target is not None:
+            check_writable(name, target)
         if target is not None and (target.shape != shape or target.dtype != given.dtype
                                    or device_of(target) is not device):
             raise ValueError(
@@ -210,7 +217,10 @@ class Communicator:
         write = OutsideWrite(out, name) if isinstance(out, Tensor) else None
         direct = target is not None and target.flags.c_contiguous
         used: Any = target if direct else device.empty(shape, given.dtype, name)
-        pending = start(_contiguous(given), used)
+        read = _contiguous(given)
+        if owner(read) is owner(used):  # which engines do not allow
+            read = device.copy(read, label=name)
+        pending = start(read, used)
 
         def finish() -> Any:
             if target is not None and not direct:

@@ -122,7 +122,7 @@ class Band:
         for _, _, place, leaf in self.segments:
             if self.work != self.dtype:
                 own[place:place + leaf.size] = leaf.to(self.dtype)
-        self.comm.all_gather(self.device.copy(self.flat[self.comm.rank]), self.flat)
+        self.comm.all_gather(self.flat[self.comm.rank], self.flat)
         for parameter in self.parameters:
             count_write(parameter)
 
@@ -135,7 +135,7 @@ class Band:
         for number, _, place, leaf in self.segments:
             if number in parts:
                 own[place:place + leaf.size] = parts[number]
-        self.comm.all_gather(self.device.copy(flat[self.comm.rank]), flat)
+        self.comm.all_gather(flat[self.comm.rank], flat)
         return [wrap(self.device.copy(view), self.device) for view in self.views(flat)]
 
 

@@ -47,6 +47,10 @@ def collectives(comm: Communicator, shape: list[int], dtype: str) -> list[Any]:
         kept = parts.copy()
         mine = comm.reduce_scatter(parts, async_op=async_op).wait()
         assert np.array_equal(parts, kept)
+        own = np.zeros((size, *shape), a.dtype)
+        own[rank] = values(rank, shape, dtype)
+        comm.all_gather(own[rank:rank + 1][0], own, async_op).wait()
+        assert np.array_equal(own, gathered)
         found += [a, b, gathered, mine]
     return [x.astype(complex) for x in found]
 
@@ -185,6 +189,8 @@ def test_debug_compares_the_calls() -> None:
     (lambda c: c.all_reduce(np.ones(2), "prod"), ValueError, "op='prod'; wanted one of sum, mean"),
     (lambda c: c.all_reduce(np.ones(2, int), "mean"), TypeError, "dtype int64 with op='mean'"),
     (lambda c: c.all_reduce(np.ones(2, complex), "max"), TypeError, "complex128 with op='max'"),
+    (lambda c: c.all_reduce(np.broadcast_to(1.0, 3)), ValueError, "all_reduce on a broadcast view"),
+    (lambda c: c.split("a"), TypeError, "color='a' and key=None; wanted integers"),
     (lambda c: c.broadcast(np.ones(2), 1), ValueError, "root=1; wanted a rank below 1"),
     (lambda c: c.reduce_scatter(np.ones(2)), ValueError, r"shape \(2,\); wanted \(1, ...\)"),
     (lambda c: c.all_gather(np.ones(2), np.ones(2)), ValueError, r"wanted \(1, 2\), float64 on"),
