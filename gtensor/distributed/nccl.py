@@ -126,9 +126,10 @@ class Nccl:
                 device.assign(target, out)
             event = None if captured else stream.record()
             self._last = event or self._last
-        if isinstance(target, np.ndarray):
-            return Launched(self, event, (used,), stream, (out, target))
-        return Launched(self, event, (used, out, target))
+        # A resource knows who uses its blocks; other memory is kept until the work is done.
+        kept = tuple(each for each in (used, out, target) if device.block_of(each) is None)
+        host = (out, target) if isinstance(target, np.ndarray) else None
+        return Launched(self, event, kept, stream, host)
 
     def _refuse(self, *arrays: Array) -> None:
         for array in arrays:
@@ -185,9 +186,9 @@ class Nccl:
 
 
 class Launched:
-    """A collective that is queued. `kept` is memory that it uses.
+    """A collective that is queued on a stream. `kept` is memory that it uses.
 
-    With `host`, an array of the device and one of the host, `wait` copies, on the stream.
+    With `host`, an array of the device and one of the host, `wait` copies.
     """
 
     def __init__(self, engine: Nccl, event: Any, kept: tuple[Any, ...] = (),
