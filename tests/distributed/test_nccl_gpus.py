@@ -35,10 +35,11 @@ def test_a_rank_that_does_not_call(tried):
         assert part in text
 
 
-def test_losses_are_those_of_the_joint_batch():
+@pytest.mark.parametrize("kind", ["plain", "convolution", "zero"])
+def test_losses_are_those_of_the_joint_batch(kind):
     """Uneven parts; float64 to 1e-12."""
-    alone = on_gpus.trained(None)
-    for losses in on_gpus.run(on_gpus.trained):
+    alone = on_gpus.trained(None, kind)
+    for losses in on_gpus.run(on_gpus.trained, kind):
         assert losses == pytest.approx(alone, rel=1e-12, abs=0)
 
 
