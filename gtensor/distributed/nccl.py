@@ -282,19 +282,24 @@ def _device() -> Any:
 def _joined(device: CudaDevice, control: Control, seconds: float) -> nccl.NcclCommunicator:
     """The communicator of all ranks of the control connection."""
     rank, size = control.rank, control.size
-    told: dict[str, str] = {}
     try:
         if device.type != "cuda":
             raise DeviceError(f"NCCL was to use {device}; wanted a CUDA device")
-        told["id"] = nccl.unique_id().hex()
+        told = {"id": nccl.unique_id().hex(), "place": nccl.place(device)}
     except DeviceError as error:
-        told["error"] = str(error)
+        told = {"error": str(error)}
     found = control.exchange(json.dumps(told).encode(), seconds)
     if found is None:
         raise _late(rank, size, seconds)
     every = [json.loads(text) for text in found]
     faults = [f"rank {number}: {each['error']}" for number, each in enumerate(every)
               if "error" in each]
+    places: dict[str, int] = {}
+    for number, each in enumerate(every):
+        first = places.setdefault(each.get("place", f"rank {number}"), number)
+        if first != number:
+            faults.append(f"ranks {first} and {number} have the same GPU ({each['place']}); wanted "
+                          "one for each rank")
     if faults:
         raise DistributedError(f"NCCL cannot connect {size} ranks; {'; '.join(faults)}")
     made = _within(seconds, lambda: nccl.NcclCommunicator(

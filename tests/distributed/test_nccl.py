@@ -178,6 +178,19 @@ def test_every_rank_hears_why_one_cannot(comm):
         "NCCL cannot connect 2 ranks; rank 1: NCCL was to use cpu; wanted a CUDA device"}
 
 
+def test_every_rank_hears_that_two_have_one_gpu():
+    from gtensor.distributed.nccl import Nccl
+
+    def join(each: Communicator) -> str:
+        with pytest.raises(DistributedError) as error:
+            Nccl(gt.device("cuda:0"), each._engine, 5.0)
+        return str(error.value)
+
+    text, = set(in_threads(2, join))
+    assert re.match(r"NCCL cannot connect 2 ranks; ranks 0 and 1 have the same GPU \(.*, PCI 0000:",
+                    text)
+
+
 def test_nccl_is_not_installed():
     from cupy.cuda import nccl as module
 
