@@ -30,8 +30,8 @@ def test_a_captured_collective():
 @pytest.mark.parametrize("tried", ["item", "later", "host"])
 def test_a_rank_that_does_not_call(tried):
     seconds, text = on_gpus.run(on_gpus.late, tried)[0]
-    assert 1.0 <= seconds <= 2.0
-    for part in ("rank 0 of 2: all_reduce of shape (5, 2)", "on_gpus.py:", "within 1 s"):
+    assert 0.5 <= seconds <= 1.5
+    for part in ("rank 0 of 2: all_reduce of shape (5, 2)", "on_gpus.py:", "within 0.5 s"):
         assert part in text
 
 
