@@ -6,6 +6,7 @@ rank makes the same calls. They can be captured into a graph.
 
 from __future__ import annotations
 
+import socket
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -58,6 +59,11 @@ def version() -> tuple[int, int, int]:
 def unique_id() -> bytes:
     """The name of a new communicator (128 bytes), which one rank makes and all are told."""
     return bytes(_nccl().get_unique_id())
+
+
+def place(device: CudaDevice) -> str:
+    """Machine and PCI address of a device, which no two ranks of a communicator may share."""
+    return f"{socket.gethostname()}, PCI {device.cupy_device.pci_bus_id}"
 
 
 def reduces(dtype: np.dtype) -> bool:

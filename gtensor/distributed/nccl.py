@@ -126,9 +126,10 @@ class Nccl:
                 device.assign(target, out)
             event = None if captured else stream.record()
             self._last = event or self._last
-        if isinstance(target, np.ndarray):
-            return Launched(self, event, (used,), stream, (out, target))
-        return Launched(self, event, (used, out, target))
+        # A resource knows who uses its blocks; other memory is kept until the work is done.
+        kept = tuple(each for each in (used, out, target) if device.block_of(each) is None)
+        host = (out, target) if isinstance(target, np.ndarray) else None
+        return Launched(self, event, kept, stream, host)
 
     def _refuse(self, *arrays: Array) -> None:
         for array in arrays:
@@ -185,9 +186,9 @@ class Nccl:
 
 
 class Launched:
-    """A collective that is queued. `kept` is memory that it uses.
+    """A collective that is queued on a stream. `kept` is memory that it uses.
 
-    With `host`, an array of the device and one of the host, `wait` copies, on the stream.
+    With `host`, an array of the device and one of the host, `wait` copies.
     """
 
     def __init__(self, engine: Nccl, event: Any, kept: tuple[Any, ...] = (),
@@ -281,19 +282,24 @@ def _device() -> Any:
 def _joined(device: CudaDevice, control: Control, seconds: float) -> nccl.NcclCommunicator:
     """The communicator of all ranks of the control connection."""
     rank, size = control.rank, control.size
-    told: dict[str, str] = {}
     try:
         if device.type != "cuda":
             raise DeviceError(f"NCCL was to use {device}; wanted a CUDA device")
-        told["id"] = nccl.unique_id().hex()
+        told = {"id": nccl.unique_id().hex(), "place": nccl.place(device)}
     except DeviceError as error:
-        told["error"] = str(error)
+        told = {"error": str(error)}
     found = control.exchange(json.dumps(told).encode(), seconds)
     if found is None:
         raise _late(rank, size, seconds)
     every = [json.loads(text) for text in found]
     faults = [f"rank {number}: {each['error']}" for number, each in enumerate(every)
               if "error" in each]
+    places: dict[str, int] = {}
+    for number, each in enumerate(every):
+        first = places.setdefault(each.get("place", f"rank {number}"), number)
+        if first != number:
+            faults.append(f"ranks {first} and {number} have the same GPU ({each['place']}); wanted "
+                          "one for each rank")
     if faults:
         raise DistributedError(f"NCCL cannot connect {size} ranks; {'; '.join(faults)}")
     made = _within(seconds, lambda: nccl.NcclCommunicator(

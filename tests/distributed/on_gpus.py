@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -14,8 +15,14 @@ import pytest
 import gtensor as gt
 from distributed.ranks import ROOT, run_ranks
 from gtensor.backend import nccl
-from gtensor.distributed import CollectiveTimeout, Communicator, DistributedError
-from gtensor.distributed.data_parallel import DataParallel
+from gtensor.distributed import (
+    CollectiveTimeout,
+    Communicator,
+    DataParallel,
+    DistributedError,
+    ZeroOptimizer,
+    convert_sync,
+)
 from gtensor.hostcuda.children import VARIABLE
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8",
@@ -27,8 +34,6 @@ def run(function: Any, *args: Any) -> list[Any]:
     """The function in two processes; on host devices where this process has them."""
     if not nccl.available():
         pytest.skip("NCCL is not installed: pip install 'gtensor[nccl]'")
-    import os
-
     path = [ROOT, ROOT / "tests"]
     if VARIABLE in os.environ:
         path = [SITE, *path]
@@ -141,13 +146,13 @@ def captured(comm: Communicator) -> list[float]:
 
 def late(comm: Communicator, tried: str) -> list[Any]:
     """Rank 1 does not call what rank 0 does, which waits for the device, or for the result."""
-    comm.timeout = 1.0
+    comm.timeout = 0.5
     x = gt.ones((5, 2))
     comm.all_reduce(x)
     x.sum().item()
     begun = time.monotonic()
     if comm.rank:
-        time.sleep(3)
+        time.sleep(2)
         return []
     try:
         if tried == "item":
@@ -169,18 +174,32 @@ def late(comm: Communicator, tried: str) -> list[Any]:
     return [seconds, text]
 
 
-def trained(comm: Communicator | None) -> list[float]:
-    """Losses of a network on the ranks' parts of a batch, or on all of it."""
+def _network(kind: str) -> Any:
+    if kind == "convolution":
+        return gt.nn.Sequential(gt.nn.Conv2d(2, 4, 3, padding=1), gt.nn.InPlaceABN(4),
+                                gt.nn.Conv2d(4, 3, 3), gt.nn.BatchNorm2d(3), gt.nn.Flatten(),
+                                gt.nn.Linear(12, 3))
+    return gt.nn.Sequential(gt.nn.Linear(32, 16), gt.nn.Tanh(), gt.nn.Linear(16, 3))
+
+
+def trained(comm: Communicator | None, kind: str) -> list[float]:
+    """Losses of a network on the ranks' uneven parts of a batch, or on all of it.
+
+    The convolutions have synchronized norms, "zero" an optimizer with divided states.
+    """
     gt.manual_seed(0)
     rng = np.random.default_rng(1)
-    model: Any = gt.nn.Sequential(gt.nn.Linear(6, 16), gt.nn.Tanh(), gt.nn.Linear(16, 3))
-    model = model.to("float64") if hasattr(model, "to") else model
-    x, y = rng.standard_normal((10, 6)), rng.standard_normal((10, 3))
+    model = _network(kind).to("float64")
+    x, y = rng.standard_normal((10, 2, 4, 4)), rng.standard_normal((10, 3))
+    if kind != "convolution":
+        x = x.reshape(10, 32)
+    make, parameters = gt.optim.Adam, list(model.parameters())
+    optimizer = make(parameters, lr=0.01) if comm is None or kind != "zero" else None
     if comm is not None:
-        model = DataParallel(model, comm, bucket_cap_mb=0.001)
+        model = DataParallel(convert_sync(model, comm), comm, bucket_cap_mb=0.001)
+        optimizer = optimizer or ZeroOptimizer(parameters, make, comm, lr=0.01)
         own = slice(0, 7) if comm.rank == 0 else slice(7, 10)
         x, y = x[own], y[own]
-    optimizer = gt.optim.SGD(list(model.parameters()), lr=0.1)
     losses = []
     for _ in range(10):
         optimizer.zero_grad()

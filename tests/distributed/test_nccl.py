@@ -178,6 +178,19 @@ def test_every_rank_hears_why_one_cannot(comm):
         "NCCL cannot connect 2 ranks; rank 1: NCCL was to use cpu; wanted a CUDA device"}
 
 
+def test_every_rank_hears_that_two_have_one_gpu():
+    from gtensor.distributed.nccl import Nccl
+
+    def join(each: Communicator) -> str:
+        with pytest.raises(DistributedError) as error:
+            Nccl(gt.device("cuda:0"), each._engine, 5.0)
+        return str(error.value)
+
+    text, = set(in_threads(2, join))
+    assert re.match(r"NCCL cannot connect 2 ranks; ranks 0 and 1 have the same GPU \(.*, PCI 0000:",
+                    text)
+
+
 def test_nccl_is_not_installed():
     from cupy.cuda import nccl as module
 
@@ -219,29 +232,34 @@ def test_a_collective_is_one_launch_and_the_host_waits_for_nothing(comm):
     np.testing.assert_array_equal(gather.numpy(), np.full((1, 64), 2.0))
 
 
-def test_the_deadline_of_one_communicator_is_no_other_ones():
-    """Rank 1 is another thread, whose device does not call: the first communicator is lost."""
+def test_the_deadline_of_one_communicator_only():
+    """Rank 1 is another thread, whose device does not call: one communicator of two is lost."""
     if gt.cuda_device_count() < 2:
         pytest.skip("two ranks need two host devices")
     from gtensor.distributed.nccl import Nccl
 
-    def wait(each: Communicator) -> str:
+    def wait(each: Communicator) -> tuple[str, bool]:
         device = gt.device(f"cuda:{each.rank}")
         lost, other = (Communicator(Nccl(device, control._engine, 20.0), seconds)
                        for control, seconds in ((each, 0.3), (each.duplicate(), 20.0)))
-        x = gt.ones(4, device=device)
-        text = ""
+        x, text, ended = gt.ones(4, device=device), "", True
         if each.rank == 0:
             try:
-                lost.all_reduce(x * 1.0)
-                for _ in range(1000):
+                with gt.stream(device):
+                    lost.all_reduce(gt.ones(4, device=device))
+                for _ in range(400):
                     time.sleep(0.01)
             except CollectiveTimeout as error:
                 text = str(error)
+            until = time.monotonic() + 4
+            while not (ended := lost._engine._last.done()) and time.monotonic() < until:
+                time.sleep(0.01)
         other.all_reduce(x)
         assert x.numpy().tolist() == [2.0] * 4
         for one in (lost, other):
-            one._engine.close()
-        return text
+            one._engine._comm._comm.abort()
+        return text, ended
 
-    assert "rank 0 of 2: all_reduce of shape (4,)" in in_threads(2, wait)[0]
+    text, ended = in_threads(2, wait)[0]
+    assert "rank 0 of 2: all_reduce of shape (4,)" in text
+    assert ended

@@ -30,15 +30,16 @@ def test_a_captured_collective():
 @pytest.mark.parametrize("tried", ["item", "later", "host"])
 def test_a_rank_that_does_not_call(tried):
     seconds, text = on_gpus.run(on_gpus.late, tried)[0]
-    assert 1.0 <= seconds <= 2.0
-    for part in ("rank 0 of 2: all_reduce of shape (5, 2)", "on_gpus.py:", "within 1 s"):
+    assert 0.5 <= seconds <= 1.5
+    for part in ("rank 0 of 2: all_reduce of shape (5, 2)", "on_gpus.py:", "within 0.5 s"):
         assert part in text
 
 
-def test_losses_are_those_of_the_joint_batch():
+@pytest.mark.parametrize("kind", ["plain", "convolution", "zero"])
+def test_losses_are_those_of_the_joint_batch(kind):
     """Uneven parts; float64 to 1e-12."""
-    alone = on_gpus.trained(None)
-    for losses in on_gpus.run(on_gpus.trained):
+    alone = on_gpus.trained(None, kind)
+    for losses in on_gpus.run(on_gpus.trained, kind):
         assert losses == pytest.approx(alone, rel=1e-12, abs=0)
 
 

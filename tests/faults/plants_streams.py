@@ -133,6 +133,16 @@ def collectives_result_not_waited_for() -> Context:
     return _wrapped(CudaStream, "wait", _left_out_by("gtensor.distributed.nccl"))
 
 
+def deadline_not_raised() -> Context:
+    """the thread that looks for deadlines raises nothing in the thread that waits"""
+    return patch("gtensor.distributed.nccl.raise_in", _nothing)
+
+
+def collective_not_aborted() -> Context:
+    """a collective that missed its deadline goes on waiting"""
+    return patch("gtensor.backend.nccl.NcclCommunicator.abort", _nothing)
+
+
 def users_wait_on_the_current_stream() -> Context:
     """`gt.Event.wait` ignores the given stream"""
     return patch.object(Event, "_on", lambda event, stream: event._device.current_stream())

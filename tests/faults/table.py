@@ -82,6 +82,10 @@ class ByTest:
         getattr(importlib.import_module(self.module), self.test)(**self.arguments)
 
 
+class ByHostTest(ByTest):
+    """A test that needs host devices; only with `pytest --host-cuda`."""
+
+
 class ByRaces:
     """A program of `hostcuda/programs.py` in random orders; only with `pytest --host-cuda`."""
 
@@ -107,7 +111,7 @@ class Fault:
 
     invariant: str
     plant: Plant
-    killer: ByOpcheck | ByCheck | ByTest | ByRaces
+    killer: ByOpcheck | ByCheck | ByTest | ByHostTest | ByRaces
     raises: type[Exception] = AssertionError  # the error, if it is not a failed assertion
 
     @property
@@ -373,6 +377,11 @@ FAULTS = [
           plants_streams.users_wait_on_the_current_stream, ByRaces("foreign")),
     Fault("a collective waits for other streams' work on its arrays",
           plants_streams.collective_before_its_arrays, ByRaces("collectives")),
+    Fault("a missed deadline is an error where the collective was called",
+          plants_streams.deadline_not_raised,
+          ByHostTest("distributed.test_nccl", "test_the_deadline_of_one_communicator_only")),
+    Fault("a missed deadline ends the collective", plants_streams.collective_not_aborted,
+          ByHostTest("distributed.test_nccl", "test_the_deadline_of_one_communicator_only")),
     Fault("the current stream waits for a collective's result",
           plants_streams.collectives_result_not_waited_for, ByRaces("collectives")),
     Fault("a copy to the host waits for the values",

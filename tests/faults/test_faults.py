@@ -10,7 +10,7 @@ from hostcuda.conftest import _as_before  # noqa: F401  (faults of the device en
 
 from gtensor.testing import CHECKS, OpcheckError
 
-from .table import FAULTS, ByOpcheck, ByRaces, ByTest, Fault, markdown
+from .table import FAULTS, ByHostTest, ByOpcheck, ByRaces, ByTest, Fault, markdown
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 NAMES = [fault.name for fault in FAULTS]
@@ -18,7 +18,7 @@ KILLERS = {fault.killer.name: fault.killer for fault in FAULTS}
 
 
 def marks(killer: object) -> tuple[pytest.MarkDecorator, ...]:
-    return (pytest.mark.host_cuda,) if isinstance(killer, ByRaces) else ()
+    return (pytest.mark.host_cuda,) if isinstance(killer, (ByHostTest, ByRaces)) else ()
 
 
 @pytest.mark.thorough
