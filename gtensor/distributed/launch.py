@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -40,7 +41,13 @@ def launch(ranks: int, command: Sequence[str], timeout: int | None = None) -> in
                    for pair in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))]
         for thread in threads:
             thread.start()
-        status = _waited(process)
+        try:
+            with _ended_by_terminate():
+                status = _waited(process)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)  # on which mpiexec ends its ranks
+                process.wait()
         for thread in threads:
             thread.join(5)
         if told := reader.killed(Path(folder), ranks):
@@ -101,8 +108,20 @@ def _waited(process: subprocess.Popen[bytes]) -> int:
                 continue
         except subprocess.TimeoutExpired:
             pass
-        os.killpg(process.pid, signal.SIGTERM)  # on which mpiexec ends its ranks
         return 130
+
+
+@contextmanager
+def _ended_by_terminate() -> Iterator[None]:
+    """Within the block, SIGTERM (of a batch system) is SystemExit, so that no rank is left."""
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Reader:

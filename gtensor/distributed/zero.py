@@ -180,13 +180,15 @@ class ZeroOptimizer(Optimizer):
         self.param_groups = [
             {**made, "params": self._trained(group)}
             for made, group in zip(plain.param_groups, groups, strict=True)]
+        every = [parameter for _, parameter in self._numbered()]
+        if len({id(parameter) for parameter in every}) < len(every):
+            raise ValueError("ZeroOptimizer was given a parameter twice; wanted each once")
         check_parameters(self.param_groups, comm)
         self.comm = comm.duplicate()
         self._reduced = all(p._tracked_node("ZeroOptimizer").collector is not None
                             for group in self.param_groups for p in group["params"])
         self._ready = False  # whether segments have this step's gradients
         self._whole: dict[str, Any] | None = None  # the state, once it was gathered
-        every = [parameter for _, parameter in self._numbered()]
         with no_grad():
             for parameter in every:
                 self.comm.broadcast(parameter)

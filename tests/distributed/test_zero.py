@@ -242,6 +242,8 @@ def test_more_ranks_than_elements() -> None:
     (lambda c: ZeroOptimizer([gt.ones(3)], optim.SGD, c), ValueError, "is no leaf with"),
     (lambda c: ZeroOptimizer(Net().parameters(), optim.SGD, c).add_param_group({}), TypeError,
      "add_param_group was called on a ZeroOptimizer"),
+    (lambda c: ZeroOptimizer([*nn.Linear(2, 2).parameters()] * 2, optim.SGD, c), ValueError,
+     "given a parameter twice"),
     (lambda c: converted(c), DistributedError, "moved or converted after ZeroOptimizer"),
     (lambda c: wrong_state(c), ValueError, "'exp_avg' of parameter 0 is of shape"),
 ])
