@@ -176,6 +176,7 @@ __all__ = [
     "detect_anomaly",
     "device",
     "diff",
+    "distributed",
     "divide",
     "e",
     "einsum",

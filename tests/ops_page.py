@@ -86,18 +86,21 @@ COLUMNS = f"| {' | '.join(_NAMES)} |\n|{' --- |' * len(_NAMES)}"
 
 @cache
 def families() -> dict[str, list[str]]:
-    """Family (a folder of `gtensor.ops`) -> the ops that it makes, in the order of registration.
+    """Family (a folder of `gtensor.ops`, or "distributed") -> its ops, in their order.
 
     An op in a module's namespace is that module's unless imported; one that no module names was
     made just before the next that has a name.
     """
     home: dict[str, str] = {}
-    for found in pkgutil.walk_packages(gtensor.ops.__path__, "gtensor.ops."):
+    for found in (*pkgutil.walk_packages(gtensor.ops.__path__, "gtensor.ops."),
+                  *pkgutil.iter_modules(gtensor.distributed.__path__, "gtensor.distributed.")):
         module = importlib.import_module(found.name)
         imported = {alias.asname or alias.name
                     for node in ast.walk(ast.parse(inspect.getsource(module)))
                     if isinstance(node, ast.ImportFrom) for alias in node.names}
-        home |= {value.name: found.name.split(".")[2] for name, value in vars(module).items()
+        parts = found.name.split(".")
+        family = parts[2] if parts[1] == "ops" else parts[1]
+        home |= {value.name: family for name, value in vars(module).items()
                  if isinstance(value, Op) and name not in imported}
     grouped: dict[str, list[str]] = {}
     waiting: list[str] = []
@@ -372,7 +375,8 @@ def markdown() -> str:
     with warnings.catch_warnings(), np.errstate(all="ignore"), gt.device("cpu"):
         warnings.simplefilter("ignore")
         for module, names in families().items():
-            doc = inspect.getdoc(importlib.import_module(f"gtensor.ops.{module}")) or ""
+            home = f"gtensor.{module if module == 'distributed' else f'ops.{module}'}"
+            doc = inspect.getdoc(importlib.import_module(home)) or ""
             rows = [row(name) for name in names]
             cells += rows
             parts += [f"\n## {module}\n\n{doc.splitlines()[0]}\n", COLUMNS,

@@ -44,7 +44,7 @@ def _gather_path(
 def _scatter_path(
     device: Device, x: Array, *, comm: Communicator, out: Array | None = None
 ) -> Array:
-    return comm.reduce_scatter(device.copy(x), out).wait()
+    return comm.reduce_scatter(x, out).wait()
 
 
 def _sum_backward(ns: Namespace, step: Step, g: Array) -> None:

@@ -45,7 +45,7 @@ class Engine(Protocol):
         """`out` (size, *array.shape)."""
 
     def reduce_scatter(self, array: Array, out: Array, op: str) -> Pending:
-        """`array` (size, *out.shape), which may be overwritten."""
+        """`array` (size, *out.shape), which is only read."""
 
     def exchange(self, text: bytes, seconds: float) -> list[bytes] | None:
         """The texts of all ranks, on the host; None if they are not there in time."""

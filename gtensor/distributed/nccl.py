@@ -35,6 +35,7 @@ from gtensor.distributed import environment
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
 from gtensor.distributed.watchdog import Late, Watched, raise_in, watchdog, withdraw
+from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
     from gtensor.backend.cuda import CudaDevice
@@ -77,6 +78,7 @@ class Nccl:
         self._last: Any = None  # the event behind the last collective
         self._lost: DistributedError | None = None
         self._losing = threading.Lock()
+        free_at_forks(self._losing)
         _engines.add(self)
 
     def all_reduce(self, array: Array, op: str) -> Launched:

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from gtensor.distributed.errors import DistributedError
+from gtensor.system.fork_safety import free_at_forks
 
 _PERIOD = 0.05  # seconds between looks
 
@@ -52,6 +53,7 @@ class Watchdog:
     def __init__(self) -> None:
         self._watched: list[Watched] = []
         self._changed = threading.Condition()
+        free_at_forks(self._changed)
         threading.Thread(target=self._run, name="gtensor watchdog", daemon=True).start()
 
     def add(self, watched: Watched) -> None:

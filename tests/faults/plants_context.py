@@ -22,7 +22,7 @@ def saved_contexts_written() -> Context:
 
 def newest_context_in_a_second_run() -> Context:
     """a checkpointed function, run again, mixes in the context that its first run has updated"""
-    return patch.object(context, "same_again", lambda value: value)
+    return patch.object(context, "same_again", lambda make: make())
 
 
 def updated_again_in_a_second_run() -> Context:
