@@ -44,7 +44,10 @@ def backward(
     if batched:
         _check_batched(kept, seed.shape[0], create_graph)
     step = _step(node, None, create_graph, batched)
-    step.collecting = _collecting(leaves, create_graph, batched)
+    for leaf in leaves:
+        if leaf.collector is not None:
+            step.collecting = _collecting(leaves, create_graph, batched)
+            break
     if step.collecting is None:
         grads = _walk([(node, seed)], records, kept, step, create_graph, keep)
         _commit(kept, grads, create_graph)
@@ -206,13 +209,10 @@ def _walk(
 
 
 def _collecting(leaves: list[Node], create_graph: bool, batched: bool) -> Any:
-    """What `complete.collecting` finds; not asked where no leaf has a collector."""
-    for leaf in leaves:
-        if leaf.collector is not None:
-            from gtensor.engine.complete import collecting
+    """The collectors, told that a walk begins."""
+    from gtensor.engine.complete import collecting
 
-            return collecting(leaves, create_graph, batched)
-    return None
+    return collecting(leaves, create_graph, batched)
 
 
 def _completing(records: list[Record], step: Any, told: set[Node]) -> Iterator[Record]:

@@ -76,11 +76,9 @@ class Collecting:
             self.begun.pop().cancel()
 
 
-def collecting(leaves: Sequence[Node], create_graph: bool, batched: bool) -> Collecting | None:
-    """The collectors of the leaves, told that a walk begins; None if there are none."""
+def collecting(leaves: Sequence[Node], create_graph: bool, batched: bool) -> Collecting:
+    """The collectors of the leaves, told that a walk begins."""
     found = dict.fromkeys([leaf.collector for leaf in leaves if leaf.collector is not None])
-    if not found:
-        return None
     if create_graph or batched:
         raise GradientError(f"backward({'create_graph' if create_graph else 'batched'}=True) "
                             "reaches parameters whose gradients are exchanged with other ranks; "
