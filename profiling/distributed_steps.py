@@ -108,8 +108,8 @@ def network(name: str) -> tuple[nn.Module, gt.Tensor, gt.Tensor]:
         return digits.model(), gt.tensor(data.train[:64]), gt.tensor(data.train_labels[:64])
     layers = [layer for _ in range(8) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
     return (nn.Sequential(*layers, nn.Linear(1024, 10)),
-            gt.tensor(rng.standard_normal((48, 1024)).astype(np.float32)),
-            gt.tensor(rng.integers(0, 10, 48)))
+            gt.tensor(rng.standard_normal((32, 1024)).astype(np.float32)),
+            gt.tensor(rng.integers(0, 10, 32)))
 
 
 def step(name: str, comm: Communicator | None) -> Callable[[], None]:

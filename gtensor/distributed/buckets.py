@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gtensor.engine.tape import Node
 
 FIRST_BYTES = 1 << 20  # of the first bucket at most: it is complete early
-LEAST = 4  # buckets, if the parameters allow, so that small networks overlap, too
+LEAST = 8  # buckets, if the parameters allow, so that small networks overlap, too
 
 
 class Bucket:
