@@ -138,8 +138,8 @@ def picture(path: Path) -> None:
         panel.minorticks_off()
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("weak efficiency (predicted)")
-    panels[0].legend(loc="center right", fontsize=8)
-    figure.suptitle("Predicted by a model of buckets, rings and trees; nothing here was measured on GPUs",
+    panels[0].legend(loc="lower right", fontsize=8)
+    figure.suptitle("Predicted by a model of buckets, rings and trees; nothing of it was measured",
                     fontsize=10)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
