@@ -106,3 +106,21 @@ def test_a_seeded_block_draws_its_own_numbers():
     assert gt.random.normal(4).tolist() == wanted
     with pytest.raises(ValueError, match="seed -1 given"):
         gt.random.seeded(-1)
+
+
+def test_ranks_of_one_seed_have_streams_of_their_own():
+    def drawn(rank, before=0):
+        gt.manual_seed(5)
+        gt.random.normal(before)
+        gt.random.jump(rank)
+        return gt.random.normal(1000).numpy()
+
+    streams = [drawn(rank) for rank in range(3)]
+    gt.manual_seed(5)
+    assert np.array_equal(streams[0], gt.random.normal(1000).numpy())  # rank 0 goes on
+    for a, b in ((0, 1), (1, 2), (0, 2)):
+        assert abs(np.corrcoef(streams[a], streams[b])[0, 1]) < 0.15
+    assert np.array_equal(drawn(2), streams[2]) and not np.array_equal(drawn(2, 3), streams[2])
+    for wrong in (-1, 1.0):
+        with pytest.raises(ValueError, match="wanted an integer of 0 or more"):
+            gt.random.jump(wrong)
