@@ -36,8 +36,8 @@ LEAST = 8  # buckets, if the parameters allow, so that small networks overlap, t
 class Bucket:
     """Gradients of one device and dtype, one behind the other.
 
-    Behind them is a number for each, 1 if this rank's walk reaches the leaf, else 0. So one
-    exchange also tells which leaves are used at all.
+    Behind them is a number for each, 1 if this rank's walk reaches the leaf or an earlier one has
+    given it a gradient, else 0. So one exchange also tells which leaves are used at all.
     """
 
     def __init__(self, leaves: Sequence[Node]) -> None:
@@ -69,7 +69,8 @@ class Bucket:
         for number, leaf in enumerate(self.leaves):
             if leaf not in reached:
                 self.fill(leaf)
-                self.device.fill(self.used[number:number + 1], 0)
+                if leaf.grad is None:
+                    self.device.fill(self.used[number:number + 1], 0)
 
     def fill(self, leaf: Node) -> None:
         """Zeros for a leaf that a walk gives no gradient."""

@@ -40,7 +40,8 @@ class DataParallel(Module):
         comm: of the ranks. The exchange has a communicator of its own.
         bucket_cap_mb: MiB of a bucket at most; a larger parameter has one for itself.
         gradient_as_bucket_view: gradients lie in their bucket, which saves a copy and as much
-            memory. False: buckets are copies.
+            memory; one that is kept after `zero_grad()` is overwritten by the next `backward()`.
+            False: buckets are copies.
         examples: from the arguments of a call, the number of examples in it; by default the first
             length of the first Tensor among them.
 

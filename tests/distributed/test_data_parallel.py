@@ -177,6 +177,24 @@ def test_parameters_that_some_ranks_do_not_use() -> None:
     assert first[6:] == second[6:] == [None, None]
 
 
+def half_used(comm: Communicator) -> list[Any]:
+    """A part that one rank uses, within no_sync() only."""
+    model = DataParallel(Branches(0), comm)
+    x = gt.ones((2, 3), dtype="float64")
+    with model.no_sync():
+        y = model(x)
+        (model.module.idle(x).sum() if comm.rank else y.sum()).backward()
+    model(x).sum().backward()
+    return [None if p.grad is None else p.grad.numpy() for p in model.parameters()]
+
+
+def test_gradients_that_one_rank_has_kept_reach_all() -> None:
+    first, second = in_threads(2, half_used)
+    for mine, other in zip(first, second, strict=True):
+        assert (mine is None) == (other is None) and (mine is None or np.array_equal(mine, other))
+    assert first[-1] is not None and first[-1].any()
+
+
 def counted(comm: Communicator) -> list[int]:
     """Bytes of gradients and buckets in a step, and where the gradients lie."""
     model = DataParallel(nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64)), comm)
