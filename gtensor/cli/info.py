@@ -25,6 +25,7 @@ _PACKAGES = {  # import name -> (distribution, what it is for, how to get it)
     "sklearn": ("scikit-learn", "gtensor train", "pip install 'gtensor[train]'"),
     "rich": ("rich", "gtensor train", "pip install 'gtensor[train]'"),
     "matplotlib": ("matplotlib", "gtensor train", "pip install 'gtensor[train]'"),
+    "mpi4py": ("mpi4py", "several processes", "pip install 'gtensor[mpi]'"),
 }
 
 

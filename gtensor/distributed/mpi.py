@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from gtensor.backend import device_of
+from gtensor.distributed.errors import DistributedError
 from gtensor.engine.tensor import is_floating
 
 if TYPE_CHECKING:
@@ -167,7 +168,11 @@ def world() -> Mpi:
 
 @cache
 def _mpi() -> Any:
-    from mpi4py import MPI
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # without a library of MPI, or with another one
+        raise DistributedError(f"mpi4py could not load MPI ({error}); pip install 'gtensor[mpi]' "
+                               "installs one") from error
 
     atexit.register(_end)
     return MPI
