@@ -9,7 +9,7 @@ from gtensor.hostcuda.install import native
 
 _KINDS = ("kernels", "library", "copies", "memsets", "other")
 _Take = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong,
-                         ctypes.c_ulonglong)
+                         ctypes.c_ulonglong, ctypes.c_double)
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,9 @@ class Counters:
     `library` has the calls of NVIDIA's libraries that queue work, CUB and Thrust among them, one
     for each call; `copies` the directions; `other` allocations, frees, synchronizations, host
     functions and launches of graphs. `bytes` has those of copies, memsets and allocations by the
-    same names. Work that was captured counts at each launch of its graph, not when it is captured.
+    same names. `seconds`, by the name of a kernel, a library call, a copy or a memset, is the time
+    that devices have worked on it: CUDA's events measure that clock, which stands while a device
+    is idle. Work that was captured counts at each launch of its graph, not when it is captured.
 
     A synchronization is a call that waits for the device: of a device, a stream or an event, or a
     copy that waits for its bytes ("synchronize copy": cudaMemcpy from or to the host, and any copy
@@ -32,6 +34,7 @@ class Counters:
     memsets: dict[str, int] = field(default_factory=dict)
     other: dict[str, int] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def launches(self) -> int:
@@ -56,17 +59,19 @@ class Counters:
 def counters() -> Counters:
     """What was done so far."""
     found = Counters()
-    for kind, name, count, size in _lines():
+    for kind, name, count, size, took in _lines():
         if kind >= 0:
             getattr(found, _KINDS[kind])[name] = count
             if size:
                 found.bytes[name] = size
+            if took:
+                found.seconds[name] = took
     return found
 
 
 def missing() -> dict[str, int]:
     """The calls of functions that are not implemented, by name."""
-    return {name: count for kind, name, count, _ in _lines() if kind < 0}
+    return {name: count for kind, name, count, *_ in _lines() if kind < 0}
 
 
 def reset_counters() -> None:
@@ -74,11 +79,11 @@ def reset_counters() -> None:
     native().cuda.hostcuda_reset_counters()
 
 
-def _lines() -> list[tuple[int, str, int, int]]:
+def _lines() -> list[tuple[int, str, int, int, float]]:
     lines = []
 
-    def take(_: int, kind: int, name: bytes, count: int, size: int) -> None:
-        lines.append((kind, name.decode(), count, size))
+    def take(_: int, kind: int, name: bytes, count: int, size: int, took: float) -> None:
+        lines.append((kind, name.decode(), count, size, took))
 
     native().cuda.hostcuda_counters(_Take(take), None)
     return lines

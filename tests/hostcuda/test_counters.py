@@ -178,3 +178,19 @@ def test_a_model_of_60_gib_is_counted_in_less_than_one():
     ran = subprocess.run([sys.executable, "-c", LARGE], env=without, capture_output=True, text=True)
     # of 44 products the two of the sum's gradient, which repeats one number, are no library's
     assert ran.stdout.split() == ["60.0", "1", "42", "True"], ran.stderr
+
+
+def test_events_measure_the_time_that_the_device_worked(cupy):
+    hostcuda.configure("eager")
+    x = cupy.arange(1 << 16, dtype=np.float32)
+    begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+    hostcuda.reset_counters()
+    begin.record()
+    y = cupy.exp(x)
+    sum(range(100_000))  # the device is idle
+    y += x @ x
+    end.record()
+    end.synchronize()
+    found = hostcuda.counters()
+    assert found.seconds.keys() == {**found.kernels, **found.library, **found.memsets}.keys()
+    assert cupy.cuda.get_elapsed_time(begin, end) == pytest.approx(1e3 * sum(found.seconds.values()))

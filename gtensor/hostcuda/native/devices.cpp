@@ -424,10 +424,10 @@ int hostcuda_missing(const char *name) {
     }, false);
 }
 
-// Calls `take(argument, kind, name, count, bytes)` for each line of the counters; kind -1 are the
-// functions that were called and are not there.
+// Calls `take(argument, kind, name, count, bytes, seconds)` for each line of the counters; kind -1
+// are the functions that were called and are not there.
 void hostcuda_counters(void (*take)(void *, int, const char *, unsigned long long,
-                                    unsigned long long), void *argument) {
+                                    unsigned long long, double), void *argument) {
     Runtime &all = runtime();
     if (all.forked) return;
     Held held(all.lock);
@@ -435,13 +435,15 @@ void hostcuda_counters(void (*take)(void *, int, const char *, unsigned long lon
     auto missing = all.missing;
     held.unlock();
     for (auto &[key, tally] : tallies)
-        take(argument, key.first, key.second.c_str(), tally.count, tally.bytes);
-    for (auto &[name, times] : missing) take(argument, -1, name.c_str(), times, 0);
+        take(argument, key.first, key.second.c_str(), tally.count, tally.bytes, tally.seconds);
+    for (auto &[name, times] : missing) take(argument, -1, name.c_str(), times, 0, 0);
 }
 
 void hostcuda_reset_counters(void) {
     Held held(runtime().lock);
     runtime().tallies.clear();
 }
+
+unsigned long long hostcuda_launches(void) { return runtime().launches; }
 
 }

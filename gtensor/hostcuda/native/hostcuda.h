@@ -54,6 +54,9 @@ int hostcuda_missing(const char *name);
 // The next of the seed's random numbers.
 unsigned long long hostcuda_random(void);
 
+// Kernels, library calls and copies within a device that were queued since the start.
+unsigned long long hostcuda_launches(void);
+
 // 1 in dry mode: work is counted and not run.
 int hostcuda_is_dry(void);
 

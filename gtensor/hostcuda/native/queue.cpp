@@ -60,6 +60,7 @@ void run(Held &held, Item &item) {
     Runtime &all = runtime();
     WorkPointer work = item.work;
     bool dry = work && all.dry && work->kind != HOSTCUDA_OTHER;
+    double took = 0;
     if (work && (dry ? bool(work->dry) : bool(work->run))
         && (work->always || !bad(*item.device))) {
         std::thread::id before = all.runner;
@@ -68,10 +69,12 @@ void run(Held &held, Item &item) {
         all.running++;
         held.unlock();
         Outcome outcome;
+        double began = seconds();
         try {
             thread().host_function = work->programs;
             if (dry) work->dry();
             else outcome = work->run();
+            took = seconds() - began;
         } catch (abi::__forced_unwind &) {   // the others go on; this work is never done
             held.lock();
             all.running--;
@@ -92,8 +95,13 @@ void run(Held &held, Item &item) {
             item.device->sentence = outcome.sentence;
         }
     }
+    if (work && work->kind != HOSTCUDA_OTHER) {   // the device's clock: it stands between two works
+        item.device->clock += took;
+        auto tally = all.tallies.find({work->kind, work->name});
+        if (tally != all.tallies.end()) tally->second.seconds += took;
+    }
     item.done = true;
-    item.finished = seconds();
+    item.finished = item.device->clock;
     item.device->pending--;
     all.pending--;
     for (Item *next : item.dependents)
@@ -218,6 +226,9 @@ bool running_here(Held &) {
 void count(int kind, const std::string &name, size_t bytes) {
     if (name.empty()) return;
     Tally &tally = runtime().tallies[{kind, name}];
+    if (kind == HOSTCUDA_KERNEL || kind == HOSTCUDA_LIBRARY
+        || (kind == HOSTCUDA_COPY && name == "device to device"))
+        runtime().launches++;
     tally.count++;
     tally.bytes += bytes;
 }

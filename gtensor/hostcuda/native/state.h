@@ -11,6 +11,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -67,7 +68,7 @@ struct Item {
     Device *device = nullptr;
     unsigned long long number = 0;   // in the order of enqueueing
     bool done = false;
-    double finished = 0;             // seconds, once done
+    double finished = 0;             // seconds of the device's clock, once done
     size_t unmet = 0;                // dependencies that are not done
     std::vector<ItemPointer> dependencies;
     std::vector<Item *> dependents;
@@ -134,6 +135,7 @@ struct Device {
     size_t memory = 0;               // bytes
     size_t allocated = 0;
     size_t pending = 0;              // items
+    double clock = 0;                // seconds that it has worked
     std::map<int, int> attributes;   // cudaDeviceAttr -> value
     std::string name;
     Stream legacy;
@@ -170,6 +172,7 @@ struct Allocation {
 
 struct Tally {
     unsigned long long count = 0, bytes = 0;
+    double seconds = 0;              // of the device's clock
 };
 
 struct Runtime {
@@ -195,6 +198,7 @@ struct Runtime {
     std::set<Capture *> captures;
     std::map<Address, Allocation> memory;
     std::map<std::pair<int, std::string>, Tally> tallies;   // kind, name
+    std::atomic<unsigned long long> launches{0};   // since the start
     std::map<std::string, unsigned long long> missing;
     // what others do for us
     decltype(&hostcuda_run) run_kernel = nullptr;
