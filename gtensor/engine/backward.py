@@ -11,7 +11,14 @@ from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.context import casting, current_casts, grad_enabled, grad_mode, record_ops
+from gtensor.engine.context import (
+    casting,
+    current_casts,
+    grad_enabled,
+    grad_mode,
+    record_ops,
+    run_aside,
+)
 from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
@@ -23,6 +30,8 @@ from gtensor.system.bus import here as scope
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from gtensor.engine.levels import Level
 
 _retained = attrgetter("retain")
@@ -37,6 +46,9 @@ def backward(
     root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool, batched: bool
 ) -> None:
     """See `Tensor.backward`."""
+    if bus.listeners and scope.phase != "backward":
+        with phase("backward"):
+            return backward(root, grad, create_graph, keep, batched)
     node = root_node(root, "backward()")
     seed = _seed(root, node, grad, batched)
     records, leaves = _reached([node])
@@ -92,6 +104,9 @@ def gradients(
 
     If `batched`, N at once: the gradients given and found are stacks along a first axis.
     """
+    if bus.listeners and scope.phase != "backward":
+        with phase("backward"):
+            return gradients(outputs, targets, grad_outputs, create_graph, keep, batched)
     seeds = []
     for output, grad in zip(outputs, grad_outputs, strict=True):
         node = root_node(output, "grad()")
@@ -133,9 +148,6 @@ def _walk(
     The slots belong to the step, so they are dropped with it on any exit, also by an error.
     """
     listening = bool(bus.listeners)
-    if listening and scope.phase != "backward":
-        with phase("backward"):
-            return _walk(seeds, records, kept, step, create_graph, keep)
     if current_casts() is not None:  # rules run in the dtypes of the forward pass
         with casting(None):
             return _walk(seeds, records, kept, step, create_graph, keep)
@@ -328,8 +340,10 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None, batched: bool) -> Tenso
         if root.dtype.kind == "c":
             raise GradientError("backward() of a complex tensor without a gradient; give one, or "
                                 "take a real function of the tensor first")
-        one = root._device.path("gradient", root._device.xp.ones)(root.shape, dtype=root.dtype)
-        return wrap(one, root._device)
+        if bus.listeners:
+            scope.module, scope.instruction = node.module, _instruction(node)
+        return wrap(run_aside("gradient", root._device, root._device.xp.ones, root.shape,
+                              dtype=root.dtype), root._device)
     if not isinstance(grad, Tensor):
         raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
     array = grad._array
@@ -337,6 +351,11 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None, batched: bool) -> Tenso
             or array.shape != node.shape):
         check_like("a gradient", grad, node)
     return grad
+
+
+def _instruction(node: Node) -> tuple[CodeType, int] | None:
+    """The user's, which recorded the node."""
+    return (node.code, node.lasti) if isinstance(node, Record) else None
 
 
 def _stacked_seed(node: Node, grad: Tensor | None) -> Tensor:
@@ -405,6 +424,6 @@ def _commit(
 
 def _added(fresh: Tensor, present: Tensor) -> Tensor:
     """The sum, written into `fresh`, which has no other holder."""
-    add = fresh._device.path("gradient", fresh._device.xp.add)
-    add(fresh._array, present._array, out=fresh._array)
+    run_aside("gradient", fresh._device, fresh._device.xp.add, fresh._array, present._array,
+              out=fresh._array)
     return fresh

@@ -94,12 +94,16 @@ _COMPOSED = """\
         return op.composed({inputs}{more})
 """
 _RUN = """\
-    if bus.ops:
+    {branch} bus.ops:
         out = heard(op, "forward", {path}, ({arrays}), {params})
 """
-_UFUNC = """\
+_SMALL = """\
     elif 16 * {size} < settings.arena_min_bytes:  # bounds of the largest element and the count
         out = UFUNC({arrays})
+"""
+_RUN_SMALL = """\
+    if bus.ops and 16 * {size} < settings.arena_min_bytes:
+        out = heard(op, "forward", UFUNC, ({arrays}))
 """
 _PATH = """\
     else:
@@ -183,7 +187,7 @@ _RECORD = """\
         node.code = last.code = frame.f_code
     node.lasti = frame.f_lasti
     if bus.listeners:
-        node.module = here.module
+        node.module, node.number = here.module, here.number
     return result
 """
 _ON_HOST = {  # what the text is where the device decides it
@@ -258,6 +262,7 @@ def _text(op: Op, is_ufunc: bool, place: dict[str, str]) -> Iterator[str]:
         "more": "**params" if op.has_params else "",
         "extras": ", *extras" if op.extra_names else "",
         "size": "a1.size * a2.size" if pair else "a1.size",
+        "branch": "elif" if is_ufunc else "if",
         "shape": "n1.shape" if is_ufunc and len(numbers) == 1 else "out.shape",
     }
     yield _HEAD.format(**facts) + check + casts.format(tuple=f"({facts['inputs']})", **facts)
@@ -327,7 +332,8 @@ def _body(op: Op, is_ufunc: bool, facts: dict[str, str], saved: str) -> Iterator
     """The parts that follow when all inputs are known."""
     for part, wanted in (
             (_COMPOSED, op.backward is None and op.composed is not None),
-            (_RUN, True), (_UFUNC, is_ufunc), (_PATH, True), (_EXTRAS, op.extra_names),
+            (_RUN_SMALL, is_ufunc), (_RUN, True), (_SMALL, is_ufunc), (_PATH, True),
+            (_EXTRAS, op.extra_names),
             (_SETTLE, True), (_VIEW, op.view), (_NEW, not op.view), (_UNTRACKED, True),
             (_DTYPE, True), (_REAL, not op.complex), (saved, True), (_RECORD, True)):
         if wanted:

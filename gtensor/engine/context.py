@@ -63,6 +63,26 @@ def execute(op: Op, device: Device, arrays: Sequence[Any], params: Params) -> An
     return path(*arrays, **params)
 
 
+class _Aside:
+    """In the place of an op's definition, for listeners: work of the engine that is no op."""
+
+    view, flops = False, 1
+
+    def __init__(self, name: str, device: Device) -> None:
+        self.name = name
+        self.device = device
+
+
+def run_aside(
+    name: str, device: Device, function: Callable[..., Any], *arrays: Any, **params: Any
+) -> Any:
+    """A function of the device's library, told to listeners as an op of that name."""
+    path = device.path(name, function)
+    if bus.ops:
+        return heard(_Aside(name, device), "forward", path, arrays, params)
+    return path(*arrays, **params)
+
+
 class Block(contextlib.ContextDecorator):
     """Another mode in the block or the decorated function, in this thread or asynchronous task.
 

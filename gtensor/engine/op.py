@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gtensor.engine.typing import Backward, Operand, Saved, Tangent
 
 Samples: TypeAlias = "Callable[..., Iterable[Sample]] | Sequence[Sample]"
+Flops: TypeAlias = "int | Callable[..., int] | None"
 
 # Facts on which a call's text depends.
 _IN_TEXT = ("cpu", "gpu", "composed", "complex", "view", "autocast")
@@ -63,6 +64,7 @@ class Op:
         autocast: str | None = None,
         owns: bool = False,
         moves: bool = False,
+        flops: Flops = None,
         doc: str | None = None,
     ) -> None:
         for label, rule in (("cpu", cpu), ("gpu", gpu), ("samples", samples)):
@@ -87,6 +89,7 @@ class Op:
         self.autocast = autocast
         self.owns = owns
         self.moves = moves
+        self.flops = 0 if flops is None and view else flops
         self.storage = FRESH if owns else GIVEN  # of outputs that are not views
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
         takes = arguments_of(cpu)
@@ -263,6 +266,10 @@ def op(
             The default is True for gtensor's own ops only.
         autocast: to what `gt.autocast` casts inputs of half types and float32: "low" is the block's
             dtype, "float32" is float32 (unless the parameter `dtype` is given), None casts nothing.
+        flops: the floating point operations of the path, for profiles: a number per element of the
+            largest array, or `rule(*shapes of the inputs, shape of the output)` for an op that does
+            more, such as a product; None is the number of a formula's primitives, 0 for a view,
+            else 1.
         complex: the derivative rule holds for complex values too (without it, a gradient through
             complex values is refused). The gradient of a real loss L is dL/dRe + i dL/dIm.
 

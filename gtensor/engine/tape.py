@@ -53,7 +53,8 @@ class Node:
     level: Level | None = None  # of the transform on whose tape it is; None for tensors
     collector: Collector | None = None  # of a leaf: who takes its gradient during a walk
     stored: dict[int, Callable[[], object]] | None = None  # called when `grad` was stored
-    module = ""  # the running nn.Module, recorded while there are listeners
+    module = ""  # the running nn.Module, and the number of the op's path, as they were told;
+    number = 0  # recorded while there are listeners
 
 
 class Leaf(Node):
@@ -147,7 +148,7 @@ def new_record(
     record.code = frame.f_code
     record.lasti = frame.f_lasti
     if bus.listeners:
-        record.module = scope.module
+        record.module, record.number = scope.module, scope.number
     return record
 
 

@@ -257,7 +257,7 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         due = self._due()
-        with no_grad(), phase("update"):
+        with no_grad(), phase("update", type(self).__name__):
             self._update(due)
         return loss
 

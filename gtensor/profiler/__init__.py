@@ -18,16 +18,22 @@ from contextlib import contextmanager
 
 from gtensor.backend import nvtx
 from gtensor.profiler.listeners import Printer as Printer
-from gtensor.profiler.listeners import Profile as Profile
 from gtensor.profiler.listeners import Ranges as Ranges
+from gtensor.profiler.profiles import Profile as Profile
+from gtensor.profiler.profiles import Span as Span
+from gtensor.profiler.recorder import recorder
 from gtensor.system.bus import listen
 
 
 @contextmanager
 def profile() -> Iterator[Profile]:
-    """Measure every op in the block."""
-    with listen(Profile()) as found:
-        yield found
+    """Measure every op in the block, in all threads; read the profile after it.
+
+    Nothing in the block waits for a GPU. A profile can be taken within another one.
+    """
+    with listen(recorder()) as found:
+        yield Profile(found.recorded)
+        found.close()
 
 
 @contextmanager

@@ -11,10 +11,12 @@ change which path runs: the path or rule that would have been called is called b
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter_ns
 from types import CodeType
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,6 +27,8 @@ from gtensor.system.source_line import place, user_frame
 Told: TypeAlias = Callable[[Any], object]
 Listener = TypeVar("Listener")
 _frame_at = sys._getframe
+_now = perf_counter_ns
+_next_number = itertools.count(1).__next__
 _NO_PARAMS: dict[str, Any] = {}
 
 KINDS = {  # attribute of `bus` -> the methods that make an object a listener of that kind
@@ -51,11 +55,13 @@ class _Here(threading.local):
 
     `module` is the running nn.Module's dotted path, `phase` is "backward", "update" or "", and
     `instruction` is, in a backward pass, the user's instruction that recorded the running rule.
+    `number` is that of the latest op whose end was told.
     """
 
     module = ""
     phase = ""
     instruction: tuple[CodeType, int] | None = None
+    number = 0
 
 
 here = _Here()
@@ -222,18 +228,26 @@ class OpEvent(_Event):
             the step, the gradient).
         params: the keyword arguments of the path; also `out`, for a write in place.
         module: the dotted path of the running nn.Module, in a rule that of the op's; "" outside.
+        number: unique in the process; that of a rule is the number of its path, 0 if that was not
+            told.
+        begin, end: at the end, the host's clock around the path or rule (`perf_counter_ns`).
         result: at the end, what the path returned (an array, or a tuple with extra arrays).
         error: at the end, the error if one was raised, only until all listeners are told.
     """
 
-    __slots__ = ("args", "error", "op", "params", "phase", "result")
+    __slots__ = ("args", "begin", "end", "error", "number", "op", "params", "phase", "result")
 
-    def __init__(self, op: Any, phase: str, args: Sequence[Any], params: dict[str, Any]) -> None:
+    begin: int
+    end: int
+
+    def __init__(self, op: Any, phase: str, args: Sequence[Any], params: dict[str, Any],
+                 number: int, module: str) -> None:
         self.op = op
         self.phase = phase
         self.args = args
         self.params = params
-        self.module = here.module
+        self.number = number
+        self.module = module
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -265,14 +279,15 @@ class OpEvent(_Event):
 class PhaseEvent(_Event):
     """A phase of a training step: `name` is "backward", or "update" (an optimizer's step).
 
+    `module` is the running nn.Module's path, of an update the optimizer's class.
     `error` is, at the end, the error if one was raised, only until all listeners are told.
     """
 
     __slots__ = ("error", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, module: str = "") -> None:
         self.name = name
-        self.module = here.module
+        self.module = module
         self.error: BaseException | None = None
 
 
@@ -375,28 +390,37 @@ def heard(
 ) -> Any:
     """`function(*args, **params)`, with its begin and its end told to `bus.ops`."""
     told = bus.ops
-    event = OpEvent(op, phase, args, params)
+    if phase == "forward":
+        number = here.number = _next_number()
+    else:
+        number = args[1].record.number
+    event = OpEvent(op, phase, args, params, number, here.module)
     begun = 0
     try:
         for begins, _ in told:
             begins(event)
             begun += 1
+        event.begin = _now()
         event.result = result = function(*args, **params)
+        event.end = _now()
     except BaseException as error:
+        event.end = _now()
         _end_with(event, told[:begun], error)
         raise
-    while begun:
-        begun -= 1
-        try:
+    if number != here.number:
+        here.number = number
+    try:
+        while begun:
+            begun -= 1
             told[begun][1](event)
-        except Exception as error:
-            _end_with(event, told[:begun], error)
-            raise ListenerError(
-                f"a listener raised {type(error).__name__} at the end of {op.name} {phase}, which "
-                f"has run: {error}") from error
-        except BaseException as error:  # an interrupt
-            _end_with(event, told[:begun], error)
-            raise
+    except Exception as error:
+        _end_with(event, told[:begun], error)
+        raise ListenerError(
+            f"a listener raised {type(error).__name__} at the end of {op.name} {phase}, which has "
+            f"run: {error}") from error
+    except BaseException as error:  # an interrupt
+        _end_with(event, told[:begun], error)
+        raise
     return result
 
 
@@ -414,14 +438,14 @@ def _end_with(event: Any, told: Sequence[tuple[Told, Told]], error: BaseExceptio
 
 
 @contextmanager
-def phase(name: str) -> Iterator[None]:
-    """The block is a phase of a training step."""
+def phase(name: str, module: str = "") -> Iterator[None]:
+    """The block is a phase of a training step; `module` is what runs in it, such as "Adam"."""
     if not bus.listeners:
         yield
         return
     told = bus.phases
     before = here.phase, here.module, here.instruction
-    event = PhaseEvent(name)
+    event = PhaseEvent(name, module or here.module)
     begun = 0
     try:
         here.phase = name

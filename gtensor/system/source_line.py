@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 from types import CodeType, FrameType
@@ -10,10 +11,10 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class _Inside(dict[str, bool]):
-    """File name -> is it gtensor's own."""
+    """File name -> is it gtensor's own, or that of a `with` block which it enters."""
 
     def __missing__(self, name: str) -> bool:
-        self[name] = own = name.startswith(_PACKAGE)
+        self[name] = own = name.startswith(_PACKAGE) or name == contextlib.__file__
         return own
 
 

@@ -366,6 +366,15 @@ class Formula:
     def __repr__(self) -> str:
         return f"<formula {self.name}>"
 
+    @property
+    def operations(self) -> int:
+        """Primitives per element; 1 if parameters that are not numbers select among graphs."""
+        try:
+            roots = self.graphs()
+        except (FormulaError, TypeError, ValueError):
+            return 1
+        return sum(node.op not in _LEAVES for node in in_order(*roots))
+
     def graph(self, static: Key = (), absent: tuple[int, ...] = (),
               numbers: tuple[int, ...] = ()) -> Node:
         """The graph for these parameters that are not numbers, without the inputs numbered `absent`

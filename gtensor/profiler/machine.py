@@ -1,0 +1,58 @@
+"""The machine of a profile, and its ceilings: how fast bytes move, how fast matrices multiply."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gtensor.backend.timing import launches, mark, seconds_between
+
+if TYPE_CHECKING:
+    from gtensor.backend import Device
+
+_TRIALS = 5  # of which the fastest counts
+_ON_CPU = 1 << 25, 768  # bytes of a copy, beyond most caches; rows of a product
+_ON_GPU = 1 << 30, 4096
+
+
+def machine(device: Device) -> dict[str, Any]:
+    """What a profile says of the device that it ran on, of plain JSON types.
+
+    "ceilings" has "bytes_per_second" of a copy (read and written) and "flops_per_second" of a
+    float32 matrix product, measured at the first call: a quarter of a second on the CPU.
+    """
+    copied, multiplied = ceilings(device)
+    return {"device": str(device), "name": device.describe()[0], "system": platform.platform(),
+            "python": platform.python_version(), "numpy": np.__version__,
+            "ceilings": {"bytes_per_second": copied, "flops_per_second": multiplied}}
+
+
+@cache
+def ceilings(device: Device) -> tuple[float, float]:
+    """Bytes per second of a copy, operations per second of a product; measured once."""
+    xp = device.xp
+    nbytes, n = _ON_GPU if device.type == "cuda" and launches() is int else _ON_CPU
+    source, target = xp.ones(nbytes, np.uint8), xp.zeros(nbytes, np.uint8)
+    a, out = xp.ones((n, n), np.float32), xp.zeros((n, n), np.float32)
+    return (2 * nbytes / _fastest(device, lambda: xp.copyto(target, source)),
+            2 * n**3 / _fastest(device, lambda: xp.matmul(a, a, out=out)))
+
+
+def _fastest(device: Device, work: Any) -> float:
+    """The shortest of a few runs, in seconds on the device."""
+    work()
+    times = []
+    for _ in range(_TRIALS):
+        if device.type == "cpu":
+            begin = perf_counter()
+            work()
+            times.append(perf_counter() - begin)
+        else:
+            _, first = mark(device)
+            work()
+            times.append(seconds_between(first, mark(device)[1]))
+    return max(min(times), 1e-9)
