@@ -77,3 +77,18 @@ class Profile:
     def spans(self) -> list[Span]:
         """The spans, in order of their begins."""
         return self.recorded.spans
+
+    @property
+    def live(self) -> list[tuple[float, str, int]]:
+        """After each allocation: seconds, the device's name, live bytes of its arena."""
+        return self.recorded.live
+
+    @property
+    def seconds(self) -> float:
+        """Of the block."""
+        return self.recorded.seconds
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """The device that worked, versions, and its measured ceilings."""
+        return self.recorded.machine

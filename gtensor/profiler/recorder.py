@@ -22,7 +22,7 @@ from gtensor.backend.timing import launches, mark, seconds_between
 from gtensor.engine.tensor import Tensor
 from gtensor.profiler.machine import machine
 from gtensor.profiler.profiles import Recorded, Span
-from gtensor.profiler.work import NOTHING, Work, path_work, rule_work
+from gtensor.profiler.work import NOTHING, PathWork, Work, path_work, rule_work
 from gtensor.system.bus import MemoryEvent, OpEvent, PhaseEvent, SegmentEvent, here
 from gtensor.system.source_line import place, user_frame
 
@@ -298,21 +298,22 @@ class _Works:
     """The work of ops, rules after their paths."""
 
     def __init__(self) -> None:
-        self._paths: dict[int, tuple[int, str, Sequence[int], Work]] = {}  # by their numbers
+        self._paths: dict[int, PathWork] = {}  # by their numbers
 
     def of(self, at: int, row: _Row, sizes: Sequence[int], is_outer: bool) -> tuple[
             int | None, Work]:
         """The place of a rule's path, and the work; that of an op made of ops is theirs."""
         if row.dtype is not None:
             work = path_work(row.op, sizes, row.size, row.dtype.itemsize, row.extra, row.shapes)
-            self._paths[row.number] = at, row.op.name, sizes, work
+            self._paths[row.number] = PathWork(at, row.op.name, sizes, row.shapes, work)
             return None, NOTHING if is_outer else work
-        link, name, given, done = self._paths.get(row.number, (None, "", None, None))
-        if name != row.op.name:
-            link = given = done = None
+        path = self._paths.get(row.number)
+        if path is not None and path.name != row.op.name:
+            path = None  # the record's op was made of others
+        link = None if path is None else path.at
         if row.phase != "backward" or is_outer:
             return link, NOTHING
-        return link, rule_work(row.op, sizes, row.size, given, done)
+        return link, rule_work(row.op, sizes, row.size, path)
 
 
 class _Places(dict[Any, str]):

@@ -2,9 +2,9 @@
 
 Each array that a path is given or returns counts once, whatever a kernel reads again. A rule reads
 its gradient and what was saved, writes the gradients of the inputs that need one, and computes for
-each of these as much as its path did: exact for a product, a convention for other ops (as in PaLM,
-arXiv 2204.02311, appendix B, where a backward pass counts as two forward passes). Operations on
-masked or padded elements count. A view does no work.
+each of these as much as its path did, at most twice as much (PaLM, arXiv 2204.02311, appendix B):
+exact for a product of two matrices, a convention for other ops. Operations on masked or padded
+elements count. A view does no work.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ class Work(NamedTuple):
 NOTHING = Work(0, 0, 0)
 
 
+class PathWork(NamedTuple):
+    """What the work of a rule is computed from: its path's place, op, bytes of inputs, shapes."""
+
+    at: int
+    name: str
+    inputs: Sequence[int]
+    shapes: Shapes | None
+    work: Work
+
+
 def path_work(
     op: Any, inputs: Sequence[int], size: int, item: int, extra: int, shapes: Shapes | None
 ) -> Work:
@@ -44,25 +54,27 @@ def path_work(
 
 
 def rule_work(
-    op: Any, given: Sequence[int], mask: int, inputs: Sequence[int] | None, path: Work | None
+    op: Any, given: Sequence[int], mask: int, path: PathWork | None
 ) -> Work:
     """Of a rule.
 
     Args:
         given: bytes of its gradient and of what was saved.
         mask: bit i says that input i needs a gradient.
-        inputs: bytes of the inputs of its path, None if it is unknown.
-        path: the work of the path.
+        path: what is known of its path, None if that was not recorded.
     """
     needed = [i for i in range(mask.bit_length()) if mask >> i & 1]
-    written = (given[0] * len(needed) if inputs is None or len(inputs) <= needed[-1]
-               else sum(inputs[i] for i in needed))
+    if path is None or len(path.inputs) <= needed[-1]:
+        return Work(sum(given), given[0] * len(needed), 0)
+    written = sum(path.inputs[i] for i in needed)
     if op.view and written == given[0]:
         return NOTHING  # a view of the gradient
-    return Work(sum(given), written, 0 if path is None else path.flops * len(needed))
+    if path.shapes is not None:  # a bias takes no product
+        needed = [i for i in needed if len(path.shapes[i]) > 1] or needed[:1]
+    return Work(sum(given), written, path.work.flops * min(len(needed), 2))
 
 
 def _per_element(op: Any) -> int:
     if op.flops is not None:
         return int(op.flops)
-    return int(getattr(getattr(op.cpu, "formula", None), "operations", 1))
+    return int(getattr(getattr(op.cpu, "made", None), "operations", 1))

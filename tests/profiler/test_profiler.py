@@ -22,14 +22,6 @@ def _step() -> gt.Tensor:
     return x
 
 
-def test_profile_counts_ops_and_phases():
-    with gt.profiler.profile() as found:
-        _step()
-    assert found.calls["multiply", "forward"] == found.calls["multiply", "backward"] == 1
-    assert all(seconds >= 0 for seconds in found.seconds.values())
-    assert "multiply" in found.table() and not bus.ops
-
-
 @pytest.fixture
 def seen(monkeypatch):
     """The labels of ranges as they open, None where one closes."""
@@ -52,13 +44,13 @@ class Net(gt.nn.Module):
 def test_ranges_are_named_by_module_op_and_phase_and_closed_in_pairs(seen):
     net = Net()
     optimizer = gt.optim.SGD(net.parameters(), lr=0.1)
-    with gt.profiler.nvtx_ranges(), gt.profiler.profile() as found:
+    with gt.profiler.nvtx_ranges():
         net(gt.ones((1, 2))).sum().backward()
         optimizer.step()
     assert seen[:4] == ["Net.inner linear forward", None, "Net multiply forward", None]
     assert {"backward", "sum backward", "Net multiply backward", "Net.inner linear backward",
             "update", "sgd forward"} <= {*seen}
-    assert seen.count(None) == len(seen) / 2 == sum(found.calls.values()) + 2
+    assert seen.count(None) == len(seen) / 2 == 3 + 4 + 1 + 2  # paths, rules, update, phases
 
 
 def test_an_error_closes_its_range(seen):
@@ -95,7 +87,7 @@ def test_a_line_per_op():
             gt.ones(2) + gt.ones(3)
     lines = out.getvalue().splitlines()
     assert [line.split("bytes")[1].split("  ")[1] for line in lines] == [
-        "multiply forward", "sum forward", "sum backward", "multiply backward",
+        "multiply forward", "sum forward", "gradient forward", "sum backward", "multiply backward",
         "add forward raised ValueError"]
     assert " 36 bytes" in lines[0] and all("test_profiler.py:" in line for line in lines)
 

@@ -180,7 +180,7 @@ def _place_batch(
 
 
 pick_class = op(
-    "pick_class", **placed(_pick_path), saves={"x": "target"},
+    "pick_class", flops=0, **placed(_pick_path), saves={"x": "target"},
     backward=lambda ns, step, g: step.give(0, ns.place_class(g, step.saved[0], **step.params)),
     tangent=first_tangent("pick_class"), batch=_pick_batch,
     samples=_pick_samples(adjoint=False), reference=_pick_reference,
@@ -188,7 +188,7 @@ pick_class = op(
 )
 
 place_class = op(
-    "place_class", **placed(_place_path), saves={"g": "target"},
+    "place_class", flops=0, **placed(_place_path), saves={"g": "target"},
     backward=lambda ns, step, g: step.give(0, ns.pick_class(g, step.saved[0], **step.params)),
     tangent=first_tangent("place_class"), batch=_place_batch,
     samples=_pick_samples(adjoint=True),
@@ -222,7 +222,7 @@ def _class_targets_path(
 
 
 class_targets = op(
-    "class_targets", **placed(_class_targets_path), backward=None,
+    "class_targets", flops=0, **placed(_class_targets_path), backward=None,
     tangent=zero_tangent, batch=_place_batch,
     samples=[Sample((shape,), below(3), {
         "classes": 3, "ignore_index": -100, "smoothing": 0.0, "dtype": np.dtype(np.float64)})

@@ -144,7 +144,7 @@ def _scatter_batch(
 
 
 embedding_grad = op(
-    "embedding_grad", cpu=_scatter_cpu, gpu=_scatter_gpu, saves={"g": "indices"},
+    "embedding_grad", flops=0, cpu=_scatter_cpu, gpu=_scatter_gpu, saves={"g": "indices"},
     backward=_embedding_grad_backward, tangent=first_tangent("embedding_grad"),
     batch=_scatter_batch,
     samples=[Sample(((*shape, 3), shape), (normal, below(4)), {"rows": 4, "padding_idx": pad})
@@ -153,7 +153,7 @@ embedding_grad = op(
 )
 
 embedding_op = op(
-    "embedding", **placed(_gather), saves={"weight": "indices"},
+    "embedding", flops=0, **placed(_gather), saves={"weight": "indices"},
     backward=_embedding_backward, tangent=_embedding_tangent, batch=_rows_batch,
     samples=[Sample(((4, 3), shape), (normal, below(4)), {"padding_idx": None})
              for shape in ((5,), (2, 3), (0,), ())],

@@ -39,7 +39,7 @@ def _flip(x: Array, *, axes: tuple[int, ...], out: Array | None = None) -> Array
 
 
 _flip_op = op(
-    "flip", cpu=_flip, gpu=_flip, view=True, complex=True,
+    "flip", flops=0, cpu=_flip, gpu=_flip, view=True, complex=True,
     backward=lambda ns, step, g: step.give(0, ns.flip(g, axes=step.params["axes"])),
     tangent=linear_tangent("flip"), batch=unchanged,
     samples=[Sample((s,), normal, {"axes": a})
@@ -85,7 +85,7 @@ def _roll_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _roll_op = op(
-    "roll", **placed(_roll), complex=True,
+    "roll", flops=0, **placed(_roll), complex=True,
     backward=_roll_backward, tangent=linear_tangent("roll"), batch=unchanged,
     samples=[Sample((s,), normal, {"shifts": n})
              for s, n in (((5,), (2,)), ((3, 4), (-1, 9)), ((2, 3, 4), (0, 1, -2)),

@@ -69,7 +69,7 @@ def _selected(shape: tuple[int, ...], indices: tuple[int, ...], axis: int) -> tu
 
 
 scatter_along_op = op(
-    "scatter_along_axis", **placed(_scatter_along), complex=True,
+    "scatter_along_axis", flops=0, **placed(_scatter_along), complex=True,
     saves={"g": "indices"},
     backward=lambda ns, step, u: step.give(0, ns.take_along_axis(
         u, *step.saved, axis=step.params["axis"])),
@@ -81,7 +81,7 @@ scatter_along_op = op(
 )
 
 take_along_op = op(
-    "take_along_axis", **placed(_take_along), complex=True, saves={"x": "indices"},
+    "take_along_axis", flops=0, **placed(_take_along), complex=True, saves={"x": "indices"},
     backward=_take_along_backward, tangent=first_tangent("take_along_axis"), batch=trailing,
     samples=[Sample((s, i), (normal, _places(s[a])), {"axis": a}) for s, i, a in _SHAPES],
     reference=_torch_take,

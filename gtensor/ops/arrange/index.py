@@ -73,7 +73,7 @@ _SLICES: Cases = (
 )
 
 slice = op(
-    "slice", cpu=_slice_path, gpu=_slice_path, view=True, complex=True,
+    "slice", flops=0, cpu=_slice_path, gpu=_slice_path, view=True, complex=True,
     backward=_slice_backward, tangent=linear_tangent("slice"),
     batch=whole_axis_first,
     samples=_samples(_SLICES), reference=_reference,
@@ -95,7 +95,7 @@ def _unslice_path(
 
 
 unslice = op(
-    "unslice", **placed(_unslice_path), complex=True,
+    "unslice", flops=0, **placed(_unslice_path), complex=True,
     backward=lambda ns, step, g: step.give(0, ns.slice(g, key=step.params["key"])),
     tangent=linear_tangent("unslice"), batch=whole_axis_first,
     samples=_adjoint_samples(_SLICES),
@@ -168,7 +168,7 @@ _GATHERS: Cases = (
 _MASKED = ((2, 3), (builtins.slice(None), np.array([True, False, True])))
 
 gather = op(
-    "gather", inputs="x indices", variadic=True, **placed(_gather_path), complex=True,
+    "gather", flops=0, inputs="x indices", variadic=True, **placed(_gather_path), complex=True,
     saves={"x": "indices"}, backward=_gather_backward, tangent=first_tangent("gather"),
     batch=gather_batch,
     samples=_samples((*_GATHERS, _MASKED)), reference=_reference,
@@ -185,7 +185,8 @@ def _scatter_add_path(
 
 
 scatter_add = op(
-    "scatter_add", inputs="g indices", variadic=True, **placed(_scatter_add_path), complex=True,
+    "scatter_add", flops=0,
+    inputs="g indices", variadic=True, **placed(_scatter_add_path), complex=True,
     saves={"g": "indices"},
     backward=lambda ns, step, g: step.give(0, ns.gather(g, *step.saved, key=step.params["key"])),
     tangent=first_tangent("scatter_add"), batch=scatter_batch,

@@ -74,7 +74,7 @@ def _concat_tangent(
 
 
 _concat_op = op(
-    "concat", inputs="", variadic=True, **placed(_concat_path), complex=True,
+    "concat", flops=0, inputs="", variadic=True, **placed(_concat_path), complex=True,
     backward=_concat_backward, tangent=_concat_tangent, batch=trailing,
     samples=[Sample(((2, 3), (4, 3)), normal, {"axis": -2, "sizes": (2, 4)}),
              Sample(((2, 3), (2, 0), (2, 1)), normal, {"axis": -1, "sizes": (3, 0, 1)})],
@@ -179,7 +179,7 @@ def _repeat_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _repeat_op = op(
-    "repeat", **placed(_repeat_path), complex=True,
+    "repeat", flops=0, **placed(_repeat_path), complex=True,
     backward=_repeat_backward, tangent=linear_tangent("repeat"), batch=unchanged,
     samples=[Sample((s,), normal, {"axis": a, "count": n})
              for s, a, n in (((5,), -1, 3), ((2, 3), -1, 20), ((2, 3, 2), -2, 2), ((2, 0), -2, 2),

@@ -64,7 +64,7 @@ def _pad_reference(torch: Any, x: Any, pads: Pads, value: float) -> Any:
 
 
 pad_op = op(
-    "pad", **placed(_pad_path), backward=_pad_backward, tangent=_pad_tangent,
+    "pad", flops=0, **placed(_pad_path), backward=_pad_backward, tangent=_pad_tangent,
     batch=unchanged,
     samples=[Sample((shape,), normal, {"pads": pads, "value": value}) for shape, pads, value in (
         ((4,), ((1, 2),), 0.0), ((2, 3), ((0, 1), (2, 0)), 1.5), ((2, 0), ((1, 1), (0, 2)), 2.0))],

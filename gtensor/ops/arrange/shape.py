@@ -148,7 +148,7 @@ def _reshape_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _reshape_op = op(
-    "reshape", **placed(_reshape), view=True, complex=True,
+    "reshape", flops=0, **placed(_reshape), view=True, complex=True,
     backward=_reshape_backward, tangent=linear_tangent("reshape"), batch=to_shape,
     samples=[Sample(((2, 6),), normal, {"shape": (3, 4)}),
              Sample(((0, 3),), normal, {"shape": (3, 0)}),
@@ -230,7 +230,7 @@ def _permute_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _permute_op = op(
-    "permute_dims", cpu=_permute, gpu=_permute, view=True, complex=True,
+    "permute_dims", flops=0, cpu=_permute, gpu=_permute, view=True, complex=True,
     backward=_permute_backward, tangent=linear_tangent("permute_dims"), batch=in_order,
     samples=[Sample(((2, 3),), normal, {"axes": (-1, -2)}),
              Sample(((2, 3, 4),), normal, {"axes": (-1, -3, -2)}),
@@ -307,7 +307,7 @@ def _broadcast_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _broadcast_op = op(
-    "broadcast_to", **placed(_broadcast), view=True, complex=True,
+    "broadcast_to", flops=0, **placed(_broadcast), view=True, complex=True,
     backward=_broadcast_backward, tangent=linear_tangent("broadcast_to"), batch=broadcast_shape,
     samples=[Sample(((3,),), normal, {"shape": (2, 3)}),
              Sample(((2, 1),), normal, {"shape": (2, 4)}),
@@ -354,7 +354,7 @@ def _astype_path(device: Device, x: Array, *, dtype: np.dtype, out: Array | None
 
 
 _astype_op = op(
-    "astype", **placed(_astype_path), complex=True,
+    "astype", flops=0, **placed(_astype_path), complex=True,
     backward=lambda ns, step, g: step.give(0, g),  # the step casts it to the input's dtype
     tangent=linear_tangent("astype"), batch=unchanged,
     samples=[Sample((s,), normal, {"dtype": np.dtype("float32")})
@@ -387,7 +387,7 @@ def _clone_path(device: Device, x: Array, out: Array | None = None) -> Array:
 
 
 clone = op(
-    "clone", **placed(_clone_path), complex=True,
+    "clone", flops=0, **placed(_clone_path), complex=True,
     backward=lambda ns, step, g: step.give(0, g), tangent=linear_tangent("clone"), batch=unchanged,
     samples=unary(), reference=lambda torch, x: x.clone(),
     doc="A copy in memory of its own; gradients flow through it.",
@@ -402,7 +402,7 @@ def _to_device_path(
 
 
 to_device = op(
-    "to_device", **placed(_to_device_path), complex=True, moves=True,
+    "to_device", flops=0, **placed(_to_device_path), complex=True, moves=True,
     backward=lambda ns, step, g: step.give(0, ns.to_device(g, device=step.parents[0].device)),
     tangent=linear_tangent("to_device"), batch=unchanged,
     samples=[Sample((s,), normal, {"device": get_device("cpu")}) for s in ((3,), (2, 0), ())],

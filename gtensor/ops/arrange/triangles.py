@@ -67,7 +67,7 @@ def _triangle(name: str, doc: str) -> Op:
         step.give(0, getattr(ns, name)(g, k=step.params["k"]))
 
     return op(
-        name, cpu=_triangle_cpu(name), gpu=_triangle_gpu(name), complex=True,
+        name, flops=0, cpu=_triangle_cpu(name), gpu=_triangle_gpu(name), complex=True,
         backward=backward, tangent=linear_tangent(name), batch=unchanged,
         samples=[Sample((s,), normal, {"k": k})
                  for s, k in (((3, 5), 0), ((5, 3), -1), ((2, 4, 4), 2), ((3, 0), 0), ((2, 2), 9))],

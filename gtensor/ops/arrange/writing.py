@@ -118,7 +118,7 @@ _REPEATED = (((4, 3), (np.array([0, 2, 0, 3, 2]),)),
              ((2, 3, 3), (slice(None), np.array([0, 0, 1]), slice(1, None), None)))
 
 last_writes = op(
-    "last_writes", inputs="indices", variadic=True, **placed(_last_writes),
+    "last_writes", flops=0, inputs="indices", variadic=True, **placed(_last_writes),
     backward=None, tangent=zero_tangent, batch=last_batch,
     samples=[sample((), key, shape=shape) for shape, key in _REPEATED],
     doc="Whether a write x[key] = value is the last one to its place in an x of `shape`; the "
@@ -126,7 +126,7 @@ last_writes = op(
 )
 
 set_item_op = op(
-    "set_item", inputs="x value indices", variadic=True,
+    "set_item", flops=0, inputs="x value indices", variadic=True,
     **placed(_set_item_path, _set_item_gpu), complex=True,
     saves={"x": "indices", "value": "indices"},
     backward=_set_item_backward, tangent=_set_item_tangent, batch=set_batch,

@@ -25,6 +25,7 @@ from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.attention.blocks import attention_grad_path, attention_path
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, behind, spread
+from gtensor.ops.build.flops import of_attention
 from gtensor.ops.build.path_builders import placed
 from gtensor.ops.linalg.matrix_products import swapped
 
@@ -203,7 +204,8 @@ attention_grad = op(
 _NEEDED = "q k v mask out largest total"
 
 attention = op(
-    "attention", autocast="low", **placed(attention_path), extras="largest total",
+    "attention", flops=of_attention,
+    autocast="low", **placed(attention_path), extras="largest total",
     saves=dict.fromkeys(("q", "k", "v", "mask"), _NEEDED),
     backward=_attention_backward, tangent=_attention_tangent, composed=_attention_composed,
     batch=_attention_batch,

@@ -26,6 +26,7 @@ from gtensor.ops.build.batching import (
     or_none,
 )
 from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.flops import of_convolution, of_convolution_weight, of_transposed_convolution
 from gtensor.ops.build.path_builders import on_gpu
 from gtensor.ops.conv.paths import (
     GpuTiles,
@@ -352,7 +353,8 @@ def _transposed_reference(
 
 
 conv2d_grad_input = op(
-    "conv2d_grad_input", autocast="low", inputs="g weight bias", cpu=_grad_input_cpu,
+    "conv2d_grad_input", flops=of_transposed_convolution,
+    autocast="low", inputs="g weight bias", cpu=_grad_input_cpu,
     gpu=on_gpu(_grad_input_gpu),
     saves={"g": "weight", "weight": "g"},
     backward=_grad_input_backward, tangent=_bilinear_tangent("conv2d_grad_input"),
@@ -363,7 +365,8 @@ conv2d_grad_input = op(
 )
 
 conv2d_grad_weight = op(
-    "conv2d_grad_weight", inputs="g x", cpu=_grad_weight_cpu, gpu=on_gpu(_grad_weight_gpu),
+    "conv2d_grad_weight", flops=of_convolution_weight,
+    inputs="g x", cpu=_grad_weight_cpu, gpu=on_gpu(_grad_weight_gpu),
     saves={"g": "x", "x": "g"},
     backward=_grad_weight_backward, tangent=_bilinear_tangent("conv2d_grad_weight"),
     batch=or_none(_grad_weight_batch),
@@ -372,7 +375,8 @@ conv2d_grad_weight = op(
 )
 
 conv2d_op = op(
-    "conv2d", autocast="low", inputs="x weight bias", cpu=_conv2d_cpu, gpu=on_gpu(_conv2d_gpu),
+    "conv2d", flops=of_convolution,
+    autocast="low", inputs="x weight bias", cpu=_conv2d_cpu, gpu=on_gpu(_conv2d_gpu),
     saves={"x": "weight", "weight": "x"},
     backward=_conv2d_backward, tangent=_bilinear_tangent("conv2d"), batch=_weighted_batch(0),
     samples=_samples("forward"), reference=_reference,

@@ -30,6 +30,7 @@ from gtensor.ops.arrange.shape import (
     resized,
 )
 from gtensor.ops.build.batching import unchanged
+from gtensor.ops.build.flops import of_transform
 from gtensor.ops.build.path_builders import on_gpu, placed, settled
 from gtensor.ops.linalg.matrix_products import is_half
 
@@ -87,7 +88,7 @@ def _c2c_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 fft_c2c = op(
-    "fft_c2c", cpu=_c2c_cpu, gpu=on_gpu(_c2c_gpu), complex=True, floating=True,
+    "fft_c2c", flops=of_transform, cpu=_c2c_cpu, gpu=on_gpu(_c2c_gpu), complex=True, floating=True,
     backward=_c2c_backward, tangent=linear_tangent("fft_c2c"), batch=unchanged,
     samples=[Sample((shape,), complex_normal, {"axes": axes, "inverse": back, "norm": norm})
              for shape, axes, back, norm in (((5,), (-1,), False, "backward"),
@@ -121,7 +122,7 @@ def _r2c_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 fft_r2c = op(
-    "fft_r2c", cpu=_r2c_cpu, gpu=on_gpu(_r2c_gpu), complex=True, floating=True,
+    "fft_r2c", flops=of_transform, cpu=_r2c_cpu, gpu=on_gpu(_r2c_gpu), complex=True, floating=True,
     backward=_r2c_backward, tangent=linear_tangent("fft_r2c"), batch=unchanged,
     samples=[Sample((shape,), normal, {"axes": axes, "norm": norm})
              for shape, axes, norm in (((5,), (-1,), "backward"), ((3, 4), (-2, -1), "ortho"),
@@ -164,7 +165,7 @@ def _torch_c2r(torch: Any, x: Any, axes: Axes, size: int, norm: Norm) -> Any:
 
 
 fft_c2r = op(
-    "fft_c2r", cpu=_c2r_cpu, gpu=on_gpu(_c2r_gpu), complex=True, floating=True,
+    "fft_c2r", flops=of_transform, cpu=_c2r_cpu, gpu=on_gpu(_c2r_gpu), complex=True, floating=True,
     backward=_c2r_backward, tangent=linear_tangent("fft_c2r"), batch=unchanged,
     samples=[Sample((shape,), complex_normal, {"axes": axes, "size": size, "norm": norm})
              for shape, axes, size, norm in (((3,), (-1,), 5, "backward"),

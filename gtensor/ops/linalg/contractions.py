@@ -18,6 +18,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import axis_index, permute_dims, reshape
 from gtensor.ops.build.batching import broadcasting
 from gtensor.ops.build.cpu_tiles import computed_in, row_tiles, whole_tiles
+from gtensor.ops.build.flops import of_vecdot
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.elementwise.arithmetic import multiply
 from gtensor.ops.linalg.gemm import matmul
@@ -93,7 +94,7 @@ def _bilinear(name: str) -> Path:
 
 
 vecdot_op = op(
-    "vecdot", autocast="low",
+    "vecdot", flops=of_vecdot, autocast="low",
     cpu=_vecdot_cpu, gpu=_vecdot_gpu, complex=True, saves={"x1": "x2", "x2": "x1"},
     backward=_vecdot_backward, tangent=_bilinear("vecdot"), batch=broadcasting,
     samples=[Sample(((5,), (5,))), Sample(((3, 4), (3, 4))), Sample(((2, 1, 3), (4, 3))),

@@ -20,6 +20,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, spread
+from gtensor.ops.build.flops import of_feed_forward
 from gtensor.ops.build.path_builders import placed
 from gtensor.ops.linalg.linear import give_parameters, linear_batch, linear_tangent
 from gtensor.ops.linalg.matrix_products import swapped
@@ -231,7 +232,8 @@ feed_forward_grads = op(
 _NEEDED = "x weight1 bias1 weight2 hidden kept"
 
 feed_forward_op = op(
-    "feed_forward", autocast="low", **placed(_forward_path), extras="hidden kept",
+    "feed_forward", flops=of_feed_forward,
+    autocast="low", **placed(_forward_path), extras="hidden kept",
     saves=dict.fromkeys(("x", "weight1", "bias1", "weight2"), _NEEDED),
     backward=_backward, tangent=_tangent, composed=_composed, batch=_batch, samples=_samples(),
     reference=_reference,

@@ -12,6 +12,7 @@ from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.batching import Inputs, Mapped, batch_size, behind, spread
+from gtensor.ops.build.flops import of_product, of_weight_gradient
 from gtensor.ops.build.path_builders import placed
 from gtensor.ops.linalg.matrix_products import matmul_batch, summed_path, swapped
 
@@ -175,7 +176,7 @@ def _grads_batch(
 
 
 linear_grad_weight = op(
-    "linear_grad_weight", **placed(_grad_weight_path),
+    "linear_grad_weight", flops=of_weight_gradient, **placed(_grad_weight_path),
     saves={"g": "x", "x": "g"}, backward=_grad_weight_backward, tangent=_grad_weight_tangent,
     batch=_grad_weight_batch,
     samples=[Sample(((4, 3), (4, 5))), Sample(((2, 4, 3), (2, 4, 5))), Sample(((3,), (5,))),
@@ -185,13 +186,14 @@ linear_grad_weight = op(
 )
 
 linear_grads = op(
-    "linear_grads", **placed(_grads_cpu, _grads_gpu), backward=None, tangent=None,
+    "linear_grads", flops=of_weight_gradient,
+    **placed(_grads_cpu, _grads_gpu), backward=None, tangent=None,
     batch=_grads_batch, samples=None,  # it returns two arrays: tested through linear
     doc="The gradients of linear's weight and bias; on a GPU one GEMM with an epilogue.",
 )
 
 linear_op = op(
-    "linear", autocast="low", **placed(_linear_path),
+    "linear", flops=of_product, autocast="low", **placed(_linear_path),
     saves={"x": "weight", "weight": "x"}, backward=_linear_backward, tangent=linear_tangent,
     batch=linear_batch,
     samples=[Sample(((4, 3), (5, 3), (5,))), Sample(((4, 3), (5, 3), None)),

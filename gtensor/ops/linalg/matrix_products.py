@@ -19,6 +19,7 @@ from gtensor.engine.slots import sum_to
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, broadcasting
 from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.flops import of_gemm, of_product, of_summed_product
 from gtensor.ops.build.path_builders import placed
 from gtensor.settings import settings
 
@@ -301,7 +302,7 @@ def _summed_batch(
 
 
 summed_matmul = op(
-    "summed_matmul", **placed(summed_path), backward=None, tangent=None,
+    "summed_matmul", flops=of_summed_product, **placed(summed_path), backward=None, tangent=None,
     composed=_summed_composed, batch=_summed_batch,
     samples=[Sample(((2, 3, 4), (2, 4, 2)), params={"shape": (3, 2)}),
              Sample(((2, 1, 3, 2), (4, 2, 3)), params={"shape": (2, 1, 3, 3), "alpha": -0.5}),
@@ -313,7 +314,7 @@ summed_matmul = op(
 )
 
 matmul_op = op(
-    "matmul", autocast="low",
+    "matmul", flops=of_product, autocast="low",
     **placed(matmul_cpu, matmul_gpu), saves={"x1": "x2", "x2": "x1"}, complex=True,
     backward=_matmul_backward, tangent=_matmul_tangent, batch=matmul_batch,
     samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
@@ -322,7 +323,7 @@ matmul_op = op(
 )
 
 scaled_matmul = op(
-    "scaled_matmul", autocast="low",
+    "scaled_matmul", flops=of_product, autocast="low",
     **placed(_scaled_path), saves={"x1": "x2", "x2": "x1"}, complex=True,
     backward=_matmul_backward, tangent=_matmul_tangent, batch=matmul_batch,
     samples=[Sample(((3, 4), (4, 5)), params={"alpha": 0.5}),
@@ -415,7 +416,7 @@ def _gemm_sample(*shapes: tuple[int, ...], **params: Any) -> Sample:
 
 
 gemm = op(
-    "gemm", **placed(_gemm_path), saves={"a": "b", "b": "a"}, complex=True,
+    "gemm", flops=of_gemm, **placed(_gemm_path), saves={"a": "b", "b": "a"}, complex=True,
     backward=_gemm_backward, tangent=_gemm_tangent, batch=_gemm_batch,
     samples=[_gemm_sample((3, 5), (3, 4), (4, 5)),
              _gemm_sample((3, 5), (4, 3), (5, 4), transpose_a=True, transpose_b=True, factor=-0.5),

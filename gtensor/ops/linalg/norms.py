@@ -24,6 +24,7 @@ from gtensor.ops.build.batching import (
     unchanged,
 )
 from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.flops import of_input
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.elementwise.complex_parts import abs as modulus
 from gtensor.ops.linalg.matrix_products import is_half, matrices
@@ -256,7 +257,7 @@ _ORDERS = [(2.0, normal), (1.0, apart), (3.5, apart), (0.5, apart), (1.5, apart)
            (inf, _sizes_apart), (-inf, _sizes_apart), (0.0, apart)]
 
 vector_norm_op = op(
-    "vector_norm", autocast="float32",
+    "vector_norm", flops=of_input, autocast="float32",
     cpu=_norm_cpu, gpu=_norm_gpu, complex=True, floating=True, saves={"x": "x out"},
     backward=_norm_backward, tangent=_norm_tangent, batch=unchanged,
     samples=[

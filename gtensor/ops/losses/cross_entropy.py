@@ -22,6 +22,7 @@ from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_w
 from gtensor.ops.arrange.shape import from_end, resized
 from gtensor.ops.build.arguments import autocast, same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
+from gtensor.ops.build.flops import of_input
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.losses import batching
 from gtensor.settings import settings
@@ -268,7 +269,8 @@ soft_cross_entropy_dtarget = op(
 )
 
 soft_cross_entropy = op(
-    "soft_cross_entropy", autocast="float32", **placed(_forward_path), extras="largest total",
+    "soft_cross_entropy", flops=of_input,
+    autocast="float32", **placed(_forward_path), extras="largest total",
     constants="weight",
     saves={"logits": "logits target weight largest total",
            "target": "logits weight largest total"},
@@ -567,7 +569,7 @@ cross_entropy_grad = op(
 )
 
 cross_entropy_op = op(
-    "cross_entropy", autocast="float32",
+    "cross_entropy", flops=of_input, autocast="float32",
     cpu=_cross_entropy_cpu, gpu=_cross_entropy_gpu, extras="largest total count",
     constants="weight", saves={"logits": "logits target weight largest total count"},
     backward=_cross_entropy_backward, tangent=_cross_entropy_tangent,

@@ -23,6 +23,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build import formula as data
 from gtensor.ops.build.arguments import autocast, same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size
+from gtensor.ops.build.flops import of_input
 from gtensor.ops.build.fused import fused, paths
 from gtensor.ops.build.path_builders import tiles
 from gtensor.ops.build.pointwise import partial, pointwise
@@ -132,7 +133,7 @@ def loss_ops(
     each = op(name, **shared, autocast="float32", backward=pointwise(*map(rule, due)),
               samples=samples, reference=reference, doc=f"{doc}, elementwise.")
     total = op(
-        f"{name}_sum", autocast="float32",
+        f"{name}_sum", autocast="float32", flops=of_input,
         inputs=inputs, cpu=_sum_cpu(shared["cpu"]), gpu=_sum_gpu(shared["gpu"]),
         saves=dict.fromkeys(names, inputs), **_sum_rules(due), batch=batching.summed(name),
         samples=[Sample(s.shapes, s.draws, {**s.params, "scale": 0.25}) for s in samples],
@@ -285,7 +286,8 @@ loss_gradient(
 )
 
 squared_error = op(
-    "squared_error", autocast="float32", cpu=_squared_error_cpu, gpu=_squared_error_gpu,
+    "squared_error", flops=of_input,
+    autocast="float32", cpu=_squared_error_cpu, gpu=_squared_error_gpu,
     saves={"a": "a b", "b": "a b"},
     **_sum_rules([_partial(["a", "b"], f"squared_error_grad {ab}") for ab in ("a b", "b a")]),
     batch=batching.squares,

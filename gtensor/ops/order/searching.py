@@ -58,7 +58,7 @@ def _place(name: str) -> Op:
         return getattr(x, name)(axis=axis, keepdims=keepdims, out=out)
 
     return op(
-        name, cpu=path, gpu=path, backward=None, tangent=zero_tangent, batch=_place_batch,
+        name, flops=0, cpu=path, gpu=path, backward=None, tangent=zero_tangent, batch=_place_batch,
         samples=[Sample((s,), distinct, {"axis": a, "keepdims": k})
                  for s, a, k in (((7,), -1, False), ((3, 5), -1, True), ((3, 5), None, False),
                                  ((2, 3, 4), -2, False), ((3, 5), None, True), ((), None, False))],
@@ -122,7 +122,7 @@ def _count_gpu(
 
 
 _count_nonzero = op(
-    "count_nonzero", cpu=_count_cpu, gpu=_count_gpu, backward=None, tangent=zero_tangent,
+    "count_nonzero", flops=0, cpu=_count_cpu, gpu=_count_gpu, backward=None, tangent=zero_tangent,
     batch=unchanged,
     samples=reduction_samples(below(2)) + reduction_samples(boolean),
     reference=lambda torch, x, axis, keepdims: (x != 0).sum(dim=axis, keepdim=keepdims)
@@ -150,7 +150,7 @@ def _places_gpu(x: Array, out: Array | None = None) -> Array:
 
 
 _nonzero = op(
-    "nonzero", cpu=_places_cpu, gpu=_places_gpu, backward=None, tangent=zero_tangent,
+    "nonzero", flops=0, cpu=_places_cpu, gpu=_places_gpu, backward=None, tangent=zero_tangent,
     batch=sized_by_values("nonzero"),
     samples=[Sample((s,), below(2)) for s in ((7,), (3, 5), (2, 0, 3))],
     reference=lambda torch, x: torch.nonzero(x).T,
@@ -217,7 +217,8 @@ def _between(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 _searchsorted = op(
-    "searchsorted", **placed(_search), backward=None, tangent=zero_tangent, batch=_search_batch,
+    "searchsorted", flops=0,
+    **placed(_search), backward=None, tangent=zero_tangent, batch=_search_batch,
     samples=[Sample(((6,), s, None), (draw, below(6), normal), {"side": side})
              for draw in (_between, _ascending) for s in ((3, 4), (), (0,))
              for side in ("left", "right")],

@@ -75,7 +75,7 @@ def _torch_table(torch: Any, x: Any) -> Any:
 
 
 unique_table = op(
-    "unique_table", **placed(_table), backward=None, tangent=zero_tangent,
+    "unique_table", flops=0, **placed(_table), backward=None, tangent=zero_tangent,
     batch=sized_by_values("unique_table"),
     samples=[Sample((s,), below(3)) for s in ((7,), (3, 5), (2, 0), ())], reference=_torch_table,
     doc="Of the distinct elements in ascending order: the places of their first occurrence, their "
@@ -83,7 +83,7 @@ unique_table = op(
 )
 
 _unique_values = op(
-    "unique_values", **placed(_values), backward=None, tangent=None,
+    "unique_values", flops=0, **placed(_values), backward=None, tangent=None,
     batch=sized_by_values("unique_values"),
     samples=[Sample((s, None), draw) for draw in (below(3), normal)
              for s in ((7,), (3, 5), (2, 0), ())],

@@ -108,7 +108,8 @@ def _torch_put(torch: Any, g: Any, order: Any, axis: int, size: int) -> Any:
 
 
 take_order = op(
-    "take_order", cpu=_take_order_cpu, gpu=_take_order_gpu, complex=True, saves={"x": "order"},
+    "take_order", flops=0,
+    cpu=_take_order_cpu, gpu=_take_order_gpu, complex=True, saves={"x": "order"},
     backward=lambda ns, step, g: step.give(0, ns.put_order(
         g, step.saved[0], axis=step.params["axis"], size=step.shape(0)[step.params["axis"]])),
     tangent=first_tangent("take_order"), batch=trailing,
@@ -119,7 +120,7 @@ take_order = op(
 )
 
 put_order = op(
-    "put_order", **placed(_put_order), complex=True, saves={"g": "order"},
+    "put_order", flops=0, **placed(_put_order), complex=True, saves={"g": "order"},
     backward=lambda ns, step, g: step.give(0, ns.take_order(
         g, step.saved[0], axis=step.params["axis"])),
     tangent=first_tangent("put_order"), batch=trailing,
@@ -173,7 +174,7 @@ def _samples(draw: Draw, *stables: bool) -> list[Sample]:
 
 
 _argsort = op(
-    "argsort", cpu=_argsort_cpu, gpu=_argsort_gpu, backward=None, tangent=zero_tangent,
+    "argsort", flops=0, cpu=_argsort_cpu, gpu=_argsort_gpu, backward=None, tangent=zero_tangent,
     batch=unchanged,
     samples=_samples(below(3), True) + _samples(distinct, False),
     reference=lambda torch, x, axis, descending, stable: torch.argsort(
@@ -246,7 +247,8 @@ def _composed_sort(x: Tensor, *, axis: int, descending: bool, stable: bool) -> T
 
 
 _sort = op(
-    "sort", cpu=_sort_cpu, gpu=_sort_gpu, backward=None, tangent=None, composed=_composed_sort,
+    "sort", flops=0,
+    cpu=_sort_cpu, gpu=_sort_gpu, backward=None, tangent=None, composed=_composed_sort,
     batch=unchanged,
     samples=_samples(distinct, False, True),
     reference=lambda torch, x, axis, descending, stable: torch.sort(
@@ -309,7 +311,7 @@ def _topk_gpu(
 
 
 topk_order = op(
-    "topk_order", cpu=_topk_cpu, gpu=_topk_gpu, backward=None, tangent=zero_tangent,
+    "topk_order", flops=0, cpu=_topk_cpu, gpu=_topk_gpu, backward=None, tangent=zero_tangent,
     batch=unchanged,
     samples=[Sample((s,), distinct, {"k": k, "axis": a, "largest": b, "ordered": True})
              for s, a, k in (*_ORDERS, ((4,), -1, 0)) for b in (True, False)],

@@ -23,6 +23,7 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.flops import of_gru
 from gtensor.ops.build.path_builders import on_gpu, settled
 from gtensor.ops.linalg.linear import give_parameters
 from gtensor.ops.linalg.matrix_products import swapped
@@ -353,7 +354,7 @@ gru_grad = op(
 _NAMES = "x h0 w_ih w_hh b_ih b_hh"
 
 gru_op = op(
-    "gru", autocast="low", cpu=_forward_cpu, gpu=on_gpu(_forward_gpu), extras="gates",
+    "gru", flops=of_gru, autocast="low", cpu=_forward_cpu, gpu=on_gpu(_forward_gpu), extras="gates",
     saves=dict.fromkeys(_NAMES.split(), f"{_NAMES} out gates"),
     backward=_backward, tangent=_tangent, composed=_composed, batch=_batch,
     samples=sequences.samples(3, 1), reference=_reference,

@@ -21,6 +21,7 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.flops import of_lstm
 from gtensor.ops.build.path_builders import on_gpu, settled
 from gtensor.ops.linalg.linear import give_parameters
 from gtensor.ops.linalg.matrix_products import swapped
@@ -355,7 +356,8 @@ lstm_grad = op(
 _NAMES = "x h0 c0 w_ih w_hh b_ih b_hh"
 
 lstm_op = op(
-    "lstm", autocast="low", cpu=_forward_cpu, gpu=on_gpu(_forward_gpu), extras="gates cells",
+    "lstm", flops=of_lstm,
+    autocast="low", cpu=_forward_cpu, gpu=on_gpu(_forward_gpu), extras="gates cells",
     saves=dict.fromkeys(_NAMES.split(), f"{_NAMES} out gates cells"),
     backward=_backward, tangent=_tangent, composed=_composed, batch=_batch,
     samples=sequences.samples(4, 2), reference=_reference,

@@ -20,6 +20,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent, lone
 from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.cpu_tiles import SMALL, computed_in
+from gtensor.ops.build.flops import of_input
 from gtensor.ops.build.path_builders import settled, tiled, tiles
 from gtensor.ops.build.pointwise import pointwise, zero_tangent
 from gtensor.ops.elementwise.rounding import ZERO
@@ -274,7 +275,8 @@ def broadcast_gradient(ns: Namespace, step: Step, g: Array) -> Array:
 
 
 _sum = op(
-    "sum", autocast="float32", cpu=reduction_cpu("sum", np.add), gpu=_sum_gpu, complex=True,
+    "sum", flops=of_input,
+    autocast="float32", cpu=reduction_cpu("sum", np.add), gpu=_sum_gpu, complex=True,
     backward=lambda ns, step, g: step.give(0, broadcast_gradient(ns, step, g)),
     tangent=linear_tangent("sum"), batch=unchanged,
     samples=reduction_samples(), reference=torch_reduction("sum"),
@@ -322,7 +324,8 @@ def _mean_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _mean = op(
-    "mean", cpu=_mean_cpu, gpu=reduction_gpu("mean", widens=True), floating=True, complex=True,
+    "mean", flops=of_input,
+    cpu=_mean_cpu, gpu=reduction_gpu("mean", widens=True), floating=True, complex=True,
     backward=_mean_backward, tangent=linear_tangent("mean"), batch=unchanged,
     samples=reduction_samples(none=False), reference=torch_reduction("mean"),
 )
@@ -383,7 +386,8 @@ def _extreme_tangent(
 
 def _extreme(name: str, function: np.ufunc) -> Op:
     return op(
-        name, cpu=reduction_cpu(name, function), gpu=reduction_gpu(name), saves={"x": "x out"},
+        name, flops=of_input, cpu=reduction_cpu(name, function), gpu=reduction_gpu(name),
+        saves={"x": "x out"},
         backward=_extreme_backward, tangent=_extreme_tangent, batch=unchanged,
         samples=reduction_samples(distinct, none=False), reference=torch_reduction(f"a{name}"),
     )
@@ -413,7 +417,8 @@ def min(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 
 def _logical(name: str, function: np.ufunc) -> Op:
     return op(
-        name, cpu=reduction_cpu(name, function, np.dtype(bool)), gpu=reduction_gpu(name),
+        name, flops=of_input, cpu=reduction_cpu(name, function, np.dtype(bool)),
+        gpu=reduction_gpu(name),
         backward=None, tangent=zero_tangent, batch=unchanged, samples=reduction_samples(below(2)),
         reference=torch_reduction(name, lambda torch, x: x != 0),
         doc=f"Whether {name} of the elements over `axis` are true (not zero; NaN is true).",

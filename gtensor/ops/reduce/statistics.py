@@ -15,6 +15,7 @@ from gtensor.engine.samples import Sample, apart, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.batching import trailing, unchanged
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size
+from gtensor.ops.build.flops import of_input
 from gtensor.ops.build.fused import fused, kernel_path
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.reduce.reductions import (
@@ -203,7 +204,8 @@ def _torch_corrected(name: str) -> Any:
 
 
 _var = op(
-    "var", cpu=_var_cpu, gpu=_var_gpu, floating=True, saves={"x": "x mean"}, extras="mean",
+    "var", flops=of_input,
+    cpu=_var_cpu, gpu=_var_gpu, floating=True, saves={"x": "x mean"}, extras="mean",
     backward=_var_backward, tangent=_var_tangent, batch=unchanged,
     samples=[*_corrected(0), *_corrected(1.5),
              Sample(((),), normal, {"axis": (), "correction": 0, "keepdims": False})],
@@ -212,7 +214,8 @@ _var = op(
 )
 
 _std = op(
-    "std", cpu=_std_cpu, gpu=_std_gpu, floating=True, saves={"x": "x out mean"}, extras="mean",
+    "std", flops=of_input,
+    cpu=_std_cpu, gpu=_std_gpu, floating=True, saves={"x": "x out mean"}, extras="mean",
     backward=_std_backward, tangent=_std_tangent, batch=unchanged,
     samples=[*_corrected(0), *_corrected(1)], reference=_torch_corrected("std"),
 )
@@ -334,7 +337,7 @@ def _logsumexp_tangent(
 
 
 _logsumexp = op(
-    "logsumexp", autocast="float32",
+    "logsumexp", flops=of_input, autocast="float32",
     cpu=_logsumexp_cpu, gpu=_logsumexp_gpu, floating=True, extras="largest total",
     saves={"x": "x largest total"},
     backward=_logsumexp_backward, tangent=_logsumexp_tangent, batch=unchanged,
