@@ -1,8 +1,9 @@
-"""Listeners of the event bus: time per op, ranges for Nsight Systems, a line per op.
+"""Listeners of the event bus: a profile, ranges for Nsight Systems, a line per op.
 
-    with gt.profiler.profile() as found:
-        loss.backward()
-    print(found.table())
+    with gt.profiler.profile() as p:
+        train_step()
+    print(p)                             # by op; p.table(group_by="module"), group_by="line"
+    p.html("profile.html")               # or chrome_trace, roofline, flame, save
 
     with gt.profiler.nvtx_ranges():      # under nsys: one range per module, op and phase
         train()
@@ -17,9 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gtensor.backend import nvtx
+from gtensor.profiler.compare import compare as compare
 from gtensor.profiler.listeners import Printer as Printer
 from gtensor.profiler.listeners import Ranges as Ranges
 from gtensor.profiler.profiles import Profile as Profile
+from gtensor.profiler.profiles import ProfileError as ProfileError
 from gtensor.profiler.profiles import Span as Span
 from gtensor.profiler.recorder import recorder
 from gtensor.system.bus import listen

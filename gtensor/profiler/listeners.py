@@ -61,30 +61,6 @@ class _Timed:
         raise NotImplementedError
 
 
-class Profile(_Timed):
-    """Calls and host seconds by op and phase: on a GPU the time to launch, not to compute."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: dict[tuple[str, str], int] = {}
-        self.seconds: dict[tuple[str, str], float] = {}
-
-    def _took(self, event: OpEvent, seconds: float) -> None:
-        key = event.name, event.phase
-        self.calls[key] = self.calls.get(key, 0) + 1
-        self.seconds[key] = self.seconds.get(key, 0.0) + seconds
-
-    def table(self) -> str:
-        """Ops by time, longest first."""
-        rows = sorted(self.seconds.items(), key=lambda row: -row[1])
-        lines = [f"{'op':28} {'phase':9} {'calls':>7} {'ms':>10} {'us/call':>9}"]
-        for (name, phase), seconds in rows:
-            calls = self.calls[name, phase]
-            lines.append(f"{name:28} {phase:9} {calls:7} {1e3 * seconds:10.3f} "
-                         f"{1e6 * seconds / calls:9.1f}")
-        return "\n".join(lines)
-
-
 class Ranges:
     """An NVTX range per op, named by module, op and phase, and one per phase of a step."""
 

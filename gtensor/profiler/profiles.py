@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any, NamedTuple
+
+from gtensor.memory.trace.export import check_folder, collector_paused
+from gtensor.system.atomic import write_file
 
 
 class Span(NamedTuple):
@@ -62,15 +68,22 @@ class Recorded(NamedTuple):
     machine: dict[str, Any]
 
 
+class ProfileError(ValueError):
+    """A file is no profile, or a damaged one."""
+
+
 class Profile:
-    """What `gt.profiler.profile` measured."""
+    """What `gt.profiler.profile` measured; its views write files and tables.
+
+    A view whose file cannot be written raises OSError, in one sentence; an existing file stays.
+    """
 
     def __init__(self, read: Callable[[], Recorded]) -> None:
         self._read = read
 
     @cached_property
     def recorded(self) -> Recorded:
-        """The data, computed when it is first asked for."""
+        """The data, computed when it is first asked for; that waits for the GPUs' work."""
         return self._read()
 
     @property
@@ -92,3 +105,90 @@ class Profile:
     def machine(self) -> dict[str, Any]:
         """The device that worked, versions, and its measured ceilings."""
         return self.recorded.machine
+
+    def table(self, sort_by: str = "time", group_by: str = "op", most: int = 15) -> str:
+        """The ops by group as a table of text, as `print(profile)` shows it.
+
+        Columns: calls; seconds on the host and, on a GPU, there, each without ops within; their
+        share; launches; bytes read and written, and operations, by the ops' definitions
+        (`Op.flops`), per second and in percent of this machine's measured ceilings; blocks taken
+        from the arena, and how many of them were made of memory that it held.
+
+        Args:
+            sort_by: "time", "calls", "launches", "bytes", "flops" or "allocations".
+            group_by: "op", "module" or "line" (of the user's code).
+            most: rows.
+
+        Raises ValueError for another order or group, ModuleNotFoundError without rich.
+        """
+        from gtensor.profiler import table
+
+        table.require_rich()
+        return table.table(self.recorded, sort_by, group_by, most, get_terminal_size().columns)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def chrome_trace(self, path: str | PathLike[str]) -> None:
+        """Write a trace for https://ui.perfetto.dev or chrome://tracing: `.json`, or `.json.gz`.
+
+        Threads and streams are tracks, live bytes are counters, arrows lead from ops to their
+        backward rules.
+        """
+        from gtensor.profiler.chrome_trace import trace
+
+        self._write(path, (".json", ".gz"), lambda: trace(self.recorded, str(path)))
+
+    def html(self, path: str | PathLike[str]) -> None:
+        """Write a page (`.html`) that opens offline: ops and memory over time, and a table."""
+        from gtensor.profiler.page import html_file
+
+        self._write(path, (".html",), lambda: html_file(self.recorded))
+
+    def flame(self, path: str | PathLike[str]) -> None:
+        """Write a picture (`.png`) of the time by phase, module and op.
+
+        Raises ModuleNotFoundError without matplotlib.
+        """
+        from gtensor.profiler import pictures
+
+        pictures.require_matplotlib()
+        self._write(path, (".png",), lambda: pictures.flame(self.recorded))
+
+    def roofline(self, path: str | PathLike[str]) -> None:
+        """Write a picture (`.png`) of ops by operations per byte and per second, under the
+        machine's ceilings (Williams, Waterman and Patterson, CACM 2009).
+
+        Raises ModuleNotFoundError without matplotlib.
+        """
+        from gtensor.profiler import pictures
+
+        pictures.require_matplotlib()
+        self._write(path, (".png",), lambda: pictures.roofline(self.recorded))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the profile itself (`.json`), which `load` and `gtensor profile --compare` read."""
+        from gtensor.profiler.saved import json_file
+
+        self._write(path, (".json",), lambda: json_file(self.recorded))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Profile:
+        """A profile that `save` wrote. Raises ProfileError for another file, OSError without one.
+
+        Nothing in the file is run.
+        """
+        from gtensor.profiler.saved import read
+
+        found = read(path)
+        return cls(lambda: found)
+
+    def _write(self, path: str | PathLike[str], suffixes: Sequence[str],
+               make: Callable[[], bytes]) -> None:
+        """Write a view, after everything that can be refused was checked."""
+        if Path(path).suffix not in suffixes:
+            raise ValueError(f"file {str(path)!r} given; wanted a name ending in "
+                             f"{' or '.join(suffixes)}")
+        check_folder(path)
+        with collector_paused():
+            write_file(path, make())

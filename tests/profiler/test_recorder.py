@@ -103,7 +103,7 @@ def test_a_path_that_was_not_recorded_is_not_linked():
 
 
 def test_another_op_is_never_linked():
-    """The number of a record is that of the path told last; one that was not told has an old one."""
+    """A record has the number of the path told last: a path that was not told has an older one."""
     x = gt.ones(3, requires_grad=True)
     with gt.profiler.profile() as p:
         y = x * x

@@ -1,5 +1,3 @@
-const D = JSON.parse(document.getElementById("data").textContent);
-const $ = id => document.getElementById(id);
 const C = D.categories.length, N = D.times.length, B = D.size.length;
 
 // -- live bytes after each event; index 0 is before the first ---------------------------------------
@@ -17,16 +15,7 @@ let peak = 0;
 for (let k = 1; k <= N; k++) if (total[k] > total[peak]) peak = k;
 
 // -- words -----------------------------------------------------------------------------------------
-function size(n) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let u = 0;
-  while (Math.abs(n) >= 1024 && u < 4) { n /= 1024; u++; }
-  return `${u ? Number(n.toPrecision(4)) : n} ${units[u]}`;
-}
-const seconds = t => Math.abs(t) < 1e-3 ? `${(t * 1e6).toFixed(0)} us`
-  : Math.abs(t) < 1 ? `${Number((t * 1e3).toPrecision(4))} ms` : `${Number(t.toPrecision(5))} s`;
 const when = k => k ? `${seconds(byTime[k])}, event ${k.toLocaleString("en")}` : "the start";
-const text = s => s.replace(/[&<>"]/g, c => `&#${c.charCodeAt(0)};`);
 const shown = D.categories.map(() => true);
 const names = {
   op: w => w[0] || "(no label)",
@@ -74,15 +63,6 @@ function held(k, group) {
 
 // -- drawing ----------------------------------------------------------------------------------------
 const plot = $("plot"), map = $("map"), pads = { left: 64, right: 12, top: 22, bottom: 24 };
-const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-function cleared(canvas, like) { // a context in the pixels of the page, empty
-  const ratio = window.devicePixelRatio || 1, g = canvas.getContext("2d");
-  const w = Math.round(like.clientWidth * ratio), h = Math.round(like.clientHeight * ratio);
-  if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
-  g.setTransform(ratio, 0, 0, ratio, 0, 0);
-  g.clearRect(0, 0, w, h);
-  return g;
-}
 // Of each pixel column: the events with the most and the least bytes. Beside them, the top in view.
 function columns(from, to, width) {
   const most = new Int32Array(width), least = new Int32Array(width);
@@ -124,13 +104,6 @@ function stack(g, picked, left, width, y, alpha) {
 function snap(v) { // to a pixel of the screen, so that neighbours leave no seam
   const ratio = window.devicePixelRatio || 1;
   return Math.round(v * ratio) / ratio;
-}
-function ticks(low, high, about) {
-  const raw = (high - low) / about, power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map(m => m * power).find(s => s >= raw);
-  const found = [];
-  for (let v = Math.ceil(low / step) * step; v <= high + step * 1e-9; v += step) found.push(v);
-  return found;
 }
 function byteTicks(top) {
   let unit = 1;
@@ -378,12 +351,6 @@ function setReserved(on) {
   $("reserved").setAttribute("aria-pressed", on);
   draw();
 }
-function setTheme(dark) {
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-  $("theme").textContent = dark ? "Light" : "Dark";
-  draw();
-}
-$("theme").onclick = () => setTheme(document.documentElement.dataset.theme !== "dark");
 
 // -- the page ---------------------------------------------------------------------------------------
 function choose() { // categories were switched on or off: the curve is that of the rest
@@ -421,9 +388,7 @@ $("facts").innerHTML = [["live at the peak", size(total[peak])],
 plot.setAttribute("aria-label", `Live bytes over time by category; the peak is ${size(total[peak])} at ${
   when(peak)}. The table below says who held it.`);
 window.addEventListener("resize", () => soon(draw));
-const asked = new URLSearchParams(location.hash.slice(1));
 look(...limits());
 setReserved(highest > 0 && highest <= 2 * total[peak]);
-setTheme(asked.has("theme") ? asked.get("theme") === "dark"
-  : matchMedia("(prefers-color-scheme: dark)").matches);
+chooseTheme();
 tell();

@@ -6,22 +6,17 @@ column the page draws the points with the most and the fewest bytes.
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
 from typing import Any
 
 from gtensor.memory.arena.layout import fragmentation
 from gtensor.memory.trace.curves import colors
 from gtensor.memory.trace.lifetimes import CATEGORIES, History
+from gtensor.system.pages import page
 
 
 def html_file(history: History) -> bytes:
     """The bytes of a `.html` file."""
-    folder = files("gtensor.memory.trace")
-    page = (folder / "timeline_page.html").read_text(encoding="utf-8")
-    script = (folder / "timeline_page.js").read_text(encoding="utf-8")
-    data = json.dumps(_data(history), separators=(",", ":")).replace("<", "\\u003c")
-    return page.replace("@SCRIPT@", script).replace("@DATA@", data).encode()
+    return page("gtensor.memory.trace", "timeline_page", _data(history))
 
 
 def _data(history: History) -> dict[str, Any]:

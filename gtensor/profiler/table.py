@@ -1,0 +1,192 @@
+"""Profiles as tables: what took the time, by op, by module or by the user's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from gtensor.memory.contract.report import size_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gtensor.profiler.profiles import Recorded, Span
+
+GROUPS: dict[str, Callable[[Span], str]] = {
+    "op": lambda span: f"{span.name} {span.phase}",
+    "module": lambda span: span.module or "(outside modules)",
+    "line": lambda span: span.source or "(unknown)",
+}
+ORDERS: dict[str, Callable[[Row], float]] = {
+    "time": lambda row: row.time, "calls": lambda row: row.calls,
+    "launches": lambda row: row.launches, "bytes": lambda row: row.moved,
+    "flops": lambda row: row.flops, "allocations": lambda row: row.allocations,
+}
+_NARROWEST, _MIDDLE, _WIDE = 80, 100, 120  # characters of a line
+_NAME = 24  # of them for the group's name, at least
+
+
+@dataclass
+class Row:
+    """The ops of one group. Times in seconds, each without the ops within it."""
+
+    name: str
+    calls: int = 0
+    host: float = 0.0
+    device: float = 0.0
+    on_device: bool = False  # whether a GPU worked
+    launches: int = 0
+    moved: int = 0  # bytes
+    flops: int = 0
+    allocations: int = 0
+    reused: int = 0
+
+    @property
+    def time(self) -> float:
+        """The time of the device that worked: of the GPU, or of the host where that computes."""
+        return self.device if self.on_device else self.host
+
+
+def own_times(spans: Sequence[Span]) -> list[tuple[float, float]]:
+    """Seconds of each span on the host and on a GPU, without the spans within it."""
+    host = [span.seconds for span in spans]
+    device = [span.device_seconds or 0.0 for span in spans]
+    for span in spans:
+        if span.parent is not None:
+            host[span.parent] -= span.seconds
+            device[span.parent] -= span.device_seconds or 0.0
+    return [*zip(host, (max(0.0, seconds) for seconds in device), strict=True)]
+
+
+def rows(spans: Sequence[Span], group_by: str = "op", sort_by: str = "time") -> list[Row]:
+    """The ops by group, largest first. Raises ValueError for another group or order."""
+    if group_by not in GROUPS:
+        raise ValueError(f"group_by={group_by!r} was given; wanted one of {', '.join(GROUPS)}")
+    if sort_by not in ORDERS:
+        raise ValueError(f"sort_by={sort_by!r} was given; wanted one of {', '.join(ORDERS)}")
+    name = GROUPS[group_by]
+    found: dict[str, Row] = {}
+    for span, (host, device) in zip(spans, own_times(spans), strict=True):
+        if span.kind != "op":
+            continue
+        row = found.setdefault(name(span), Row(name(span)))
+        row.calls += 1
+        row.host += host
+        row.device += device
+        row.on_device |= span.device_seconds is not None
+        row.launches += span.launches
+        row.moved += span.read + span.written
+        row.flops += span.flops
+        row.allocations += span.allocations
+        row.reused += span.reused
+    return sorted(found.values(), key=ORDERS[sort_by], reverse=True)
+
+
+def table(recorded: Recorded, sort_by: str, group_by: str, most: int, width: int) -> str:
+    """See `Profile.table`."""
+    found = rows(recorded.spans, group_by, sort_by)
+    total = sum(row.time for row in found)
+    machine = recorded.machine
+    title = (f"{sum(row.calls for row in found):,} ops took {time_text(total)} on "
+             f"{machine.get('device', '?')} ({machine.get('name', '?')}), in a block of "
+             f"{time_text(recorded.seconds)}")
+    return drawn(title, _grid(recorded, found, most, total, group_by, max(width, _NARROWEST)),
+                 width)
+
+
+def _grid(recorded: Recorded, found: Sequence[Row], most: int, total: float, group_by: str,
+          width: int) -> Table:
+    from rich.text import Text
+
+    ceilings = recorded.machine.get("ceilings", {})
+    columns: dict[str, Callable[[Row], str]] = {"calls": lambda row: f"{row.calls:,}"}
+    columns["host"] = lambda row: time_text(row.host)
+    if any(row.on_device for row in found):
+        columns["GPU"] = lambda row: time_text(row.device)
+    columns["%"] = lambda row: f"{100 * row.time / total if total else 0:.1f}"
+    if width >= _MIDDLE:
+        columns["each"] = lambda row: time_text(row.time / row.calls)
+    if width >= _MIDDLE and any(row.launches for row in found):
+        columns["launches"] = lambda row: f"{row.launches:,}"
+    if width >= _WIDE:
+        columns["moved"] = lambda row: size_text(row.moved)
+    if width >= _MIDDLE:
+        columns["B/s"] = lambda row: _rate(row.moved, row.time)
+    columns["% copy"] = lambda row: _share(row.moved, row.time, ceilings, "bytes_per_second")
+    if width >= _MIDDLE:
+        columns["FLOP/s"] = lambda row: _rate(row.flops, row.time)
+    columns["% gemm"] = lambda row: _share(row.flops, row.time, ceilings, "flops_per_second")
+    if width >= _WIDE and any(row.allocations for row in found):
+        columns["blocks"] = lambda row: f"{row.allocations:,}" if row.allocations else "-"
+        columns["reused"] = lambda row: (
+            f"{100 * row.reused / row.allocations:.0f}%" if row.allocations else "-")
+    grid = new_grid(group_by, columns)
+    for row in found[:most]:
+        grid.add_row(Text(row.name), *[cell(row) for cell in columns.values()])
+    if len(found) > most:
+        rest = found[most:]
+        share = sum(row.time for row in rest) / total if total else 0
+        grid.add_row(Text(f"{len(rest)} more", style="dim"), *[
+            f"{sum(row.calls for row in rest):,}" if head == "calls" else
+            f"{100 * share:.1f}" if head == "%" else "" for head in columns])
+    return grid
+
+
+def new_grid(group_by: str, heads: Iterable[str]) -> Table:
+    """A table with a column of names and columns of numbers."""
+    from rich import box
+    from rich.table import Table
+
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid.add_column(group_by, overflow="fold", min_width=_NAME)
+    for head in heads:
+        grid.add_column(head, justify="right", no_wrap=True)
+    return grid
+
+
+def drawn(title: str, grid: Table, width: int) -> str:
+    """A title over a table, as text. Raises ModuleNotFoundError without rich."""
+    from rich.console import Console
+
+    console = Console(file=StringIO(), width=max(width, _NARROWEST), highlight=False, markup=False,
+                      emoji=False)
+    console.print(title, soft_wrap=True)
+    console.print(grid)
+    made: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in made.splitlines())
+
+
+def require_rich() -> None:
+    """Raise ModuleNotFoundError, in a sentence, without rich."""
+    if find_spec("rich") is None:
+        raise ModuleNotFoundError("a profile's table needs rich, which is not installed; pip "
+                                  "install rich, or write the page: profile.html('profile.html')")
+
+
+def time_text(seconds: float) -> str:
+    """A time in three digits: "1.23 ms"."""
+    unit, scale = next(((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e-3))
+                        if abs(seconds) >= scale), ("us", 1e-6))
+    number = seconds / scale
+    return f"{number:.3g} {unit}" if abs(number) < 999.5 else f"{number:.0f} {unit}"
+
+
+def _rate(work: int, seconds: float) -> str:
+    return quantity(work / seconds) if work and seconds > 0 else "-"
+
+
+def _share(work: int, seconds: float, ceilings: Mapping[str, float], name: str) -> str:
+    """Work per second in percent of a ceiling."""
+    ceiling = ceilings.get(name)
+    return f"{100 * work / seconds / ceiling:.0f}" if ceiling and work and seconds > 0 else "-"
+
+
+def quantity(number: float) -> str:
+    """A number in three digits with a decimal prefix: "1.23 G"."""
+    for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1)):
+        if number >= scale:
+            return f"{number / scale:.3g} {prefix}".rstrip()
+    return f"{number:.3g}"

@@ -1,0 +1,191 @@
+"""A headless Chromium for the tests of pages, driven by Chrome's DevTools protocol over pipes.
+
+The browser is that of the npm package `@sparticuz/chromium` (70 MB, unpacked once into
+`~/.cache/gtensor/browser`); Node, which decompresses it, is npm's own. The protocol:
+https://chromedevtools.github.io/devtools-protocol/.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+VERSION = "147.0.0"
+_UNPACK = """
+const fs = require("fs"), zlib = require("zlib"), [from, to] = process.argv.slice(1);
+fs.writeFileSync(to, zlib.brotliDecompressSync(fs.readFileSync(from)));
+"""
+_FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig>
+  <dir>{folder}/fonts</dir>
+  <cachedir>{folder}/cache</cachedir>
+</fontconfig>
+"""
+_FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
+          "--disable-dev-shm-usage", "--disable-background-networking", "--no-zygote",
+          "--single-process", "--disable-webgl", "--font-render-hinting=none",
+          "--remote-debugging-pipe", "--allow-file-access-from-files",
+          "--in-process-gpu")
+
+
+def chromium() -> Path:
+    """The folder of the browser, made at the first call by whichever process comes first."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gtensor" / "browser"
+    folder = base / VERSION
+    if not folder.exists():
+        base.mkdir(parents=True, exist_ok=True)
+        with open(base / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                _fetch(base, folder)
+    return folder
+
+
+def _fetch(base: Path, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=base) as name:
+        place = Path(name)
+        subprocess.run(["npm", "pack", "--silent", f"@sparticuz/chromium@{VERSION}"], cwd=place,
+                       check=True, capture_output=True, timeout=300)
+        (archive,) = place.glob("*.tgz")
+        with tarfile.open(archive) as tar:
+            tar.extractall(place, filter="data")
+        made = place / "made"
+        made.mkdir()
+        for what in ("chromium", "al2023.tar", "fonts.tar"):
+            subprocess.run(["node", "-e", _UNPACK, place / "package/bin" / f"{what}.br",
+                            made / what], check=True, timeout=120)
+            if what.endswith(".tar"):
+                with tarfile.open(made / what) as tar:
+                    tar.extractall(made, filter="data")
+                (made / what).unlink()
+        (made / "fonts.conf").write_text(_FONTS.format(folder=folder))
+        (made / "chromium").chmod(0o755)
+        os.replace(made, folder)
+
+
+class Page:
+    """A page in the browser; `errors` are what its console and its scripts complained about."""
+
+    def __init__(self, sent: Any, received: Any) -> None:
+        self._sent, self._received = sent, received
+        self._number = 0
+        self._read = b""
+        self._session: str | None = None
+        self.errors: list[str] = []
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """A method of the protocol, and its result; events that come meanwhile are read."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        self._sent.write(json.dumps(message).encode() + b"\0")
+        self._sent.flush()
+        while True:
+            found = self._next()
+            if found.get("id") == self._number:
+                if "error" in found:
+                    raise RuntimeError(f"{method}: {found['error']['message']}")
+                result: dict[str, Any] = found["result"]
+                return result
+
+    def _next(self) -> dict[str, Any]:
+        while b"\0" not in self._read:
+            more = self._received.read1(1 << 16)
+            if not more:
+                raise RuntimeError("the browser has ended")
+            self._read += more
+        message, _, self._read = self._read.partition(b"\0")
+        found: dict[str, Any] = json.loads(message)
+        params = found.get("params", {})
+        if found.get("method") == "Runtime.exceptionThrown":
+            details = params["exceptionDetails"]
+            self.errors.append(details.get("exception", {}).get("description", details["text"]))
+        elif found.get("method") == "Runtime.consoleAPICalled" and params["type"] in (
+                "error", "warning", "assert"):
+            self.errors.append(str([arg.get("value") for arg in params["args"]]))
+        elif found.get("method") == "Log.entryAdded" and params["entry"]["level"] in (
+                "error", "warning"):
+            self.errors.append(params["entry"]["text"])
+        return found
+
+    def open(self, path: Path, width: int = 1280, height: int = 900) -> None:
+        """Load a file, until its scripts have run."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target,
+                                  flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
+                  deviceScaleFactor=1, mobile=False)
+        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.run("new Promise(r => document.readyState === 'complete' ? r() : "
+                 "addEventListener('load', () => r()))")
+
+    def run(self, script: str) -> Any:
+        """The value of an expression in the page, awaited."""
+        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True,
+                          returnByValue=True)
+        if "exceptionDetails" in found:
+            raise RuntimeError(found["exceptionDetails"]["exception"].get("description"))
+        return found["result"].get("value")
+
+    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        """An event of the mouse at a point of the window: "Pressed", "Moved", "Wheel" ..."""
+        self.call("Input.dispatchMouseEvent", type=f"mouse{kind}", x=x, y=y, **more)
+
+    def click(self, x: float, y: float) -> None:
+        """Press and release the left button."""
+        for kind in ("Pressed", "Released"):
+            self.mouse(kind, x, y, button="left", clickCount=1)
+
+    def picture(self, path: Path) -> None:
+        """Write a screenshot (PNG)."""
+        import base64
+
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+
+@contextmanager
+def browser() -> Iterator[Page]:
+    """A new browser with one page; it ends with the block."""
+    folder = chromium()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        to_browser, our_end = os.pipe(), os.pipe()
+        environment = {**os.environ, "HOME": home, "TMPDIR": home, "FONTCONFIG_PATH": str(folder),
+                       "LD_LIBRARY_PATH": f"{folder}/lib:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+
+        def place_pipes() -> None:  # the protocol's descriptors are 3 and 4
+            read, write = os.dup(to_browser[0]), os.dup(our_end[1])
+            high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (read, write)]
+            os.dup2(high[0], 3)
+            os.dup2(high[1], 4)
+
+        process = subprocess.Popen(
+            [folder / "chromium", *_FLAGS, f"--user-data-dir={home}/profile"], env=environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=place_pipes, close_fds=False)
+        os.close(to_browser[0])
+        os.close(our_end[1])
+        with os.fdopen(to_browser[1], "wb") as sent, os.fdopen(our_end[0], "rb") as received:
+            page = Page(sent, received)
+            try:
+                yield page
+            finally:
+                with suppress(OSError, RuntimeError):
+                    page._session = None
+                    page.call("Browser.close")
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()

@@ -1,0 +1,101 @@
+"""The page of a profile, in a headless Chromium: it opens offline, and answers the mouse."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.browser import browser
+from tests.profiler.test_views import EMPTY, some
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(scope="module")
+def tab():
+    with browser() as page:
+        yield page
+
+
+@pytest.fixture
+def page(tab, tmp_path):
+    some().html(tmp_path / "p.html")
+    tab.errors.clear()
+    tab.open(tmp_path / "p.html")
+    yield tab
+    assert not tab.errors
+
+
+def middle_of(page, item):
+    """A point of the window on an op of the time line."""
+    return page.run(f"(() => {{ const r = plot.getBoundingClientRect(), [x, y] = middle({item});"
+                    " return [r.left + x, r.top + y]; })()")
+
+
+def test_it_loads_nothing(page, tmp_path):
+    text = (tmp_path / "p.html").read_text()
+    assert not re.findall(r"https?://|src=|@import|url\(", text)
+    assert text.count("</script>") == 2, "a user's line ends the script"
+    assert page.run("performance.getEntriesByType('resource').length") == 0
+
+
+def test_a_click_chooses_an_op_and_its_backward(page):
+    page.run("zoomTo(3)")
+    page.click(*middle_of(page, 3))
+    assert page.run("[chosen, $('name').textContent]") == [3, "op3 forward"]
+    assert "Net.part0" in page.run("$('details').textContent")
+    assert "</script><b>" in page.run("$('details').textContent")
+    page.run("$('partner').click()")
+    assert page.run("$('name').textContent") == "op3 backward"
+    assert page.run("link[chosen]") == 3
+
+
+def test_hover_wheel_drag_keys_and_search(page):
+    x, y = middle_of(page, 3)
+    page.mouse("Moved", x, y)
+    page.run("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
+    assert page.run("$('tip').style.display") == "block"
+    whole = page.run("view[1] - view[0]")
+    page.mouse("Wheel", x, y, deltaX=0, deltaY=-120)
+    page.run("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
+    assert page.run("view[1] - view[0]") < whole
+    page.run("look(0, end)")
+    page.mouse("Pressed", 400, y, button="left", clickCount=1)
+    page.mouse("Moved", 500, y, button="left")
+    page.mouse("Released", 500, y, button="left", clickCount=1)
+    assert page.run("(view[1] - view[0]) / end") == pytest.approx(
+        100 / page.run("width()"), rel=0.02)
+    page.run("plot.focus()")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="Escape")
+    assert page.run("view[1] - view[0]") == whole
+    page.run("$('search').value = 'part1'; find()")
+    assert page.run("$('hits').textContent") == "67 found"
+    page.run("$('search').value = 'OP2'; find()")
+    assert page.run("[...document.querySelectorAll('#rows tr')].length") == 2
+
+
+def test_the_table_is_the_profile(page):
+    assert page.run("table.reduce((a, r) => a + r.calls, 0)") == 400
+    page.run("$('group').value = 'module'; $('group').onchange()")
+    assert sorted(page.run("table.map(r => r.name)")) == [
+        "(outside modules)", "Net.part0", "Net.part1", "Net.part2"]
+    page.run("document.querySelector('[data-key=moved]').click()")
+    moved = page.run("table.map(r => r.moved)")
+    assert moved == sorted(moved, reverse=True)
+
+
+def test_an_empty_profile_opens(tab, tmp_path):
+    EMPTY.html(tmp_path / "p.html")
+    tab.errors.clear()
+    tab.open(tmp_path / "p.html")
+    assert "nothing was recorded" in tab.run("$('rows').textContent") and not tab.errors
+
+
+def test_an_error_of_a_page_is_found(tab, tmp_path):
+    (tmp_path / "p.html").write_text("<script>console.error('planted')</script>"
+                                     "<script>missing()</script>")
+    tab.errors.clear()
+    tab.open(tmp_path / "p.html")
+    assert any("planted" in error for error in tab.errors)
+    assert any("missing is not defined" in error for error in tab.errors)

@@ -1,0 +1,240 @@
+"""The views of a profile, on spans that the tests make, and read back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+
+import pytest
+
+from gtensor.profiler import Profile, ProfileError, Span, compare
+from gtensor.profiler.compare import changes
+from gtensor.profiler.pictures import _boxes
+from gtensor.profiler.profiles import Recorded
+from gtensor.profiler.table import own_times, rows
+
+MACHINE = {"device": "cuda:0", "name": "a <b>GPU</b>", "ceilings": {
+    "bytes_per_second": 1e9, "flops_per_second": 1e10}}
+
+
+def span(name, start, seconds, **more):
+    given = dict(zip(Span._fields, ("", "op", "forward", "", "", 0, 0.0, 0.0, None, None, None,
+                                    0, 0, 0, 0, 0, 0, 0, None, None), strict=True))
+    return Span(**{**given, "name": name, "start": start, "seconds": seconds, **more})
+
+
+def profile(*spans, machine=MACHINE, live=()):
+    return Profile(lambda: Recorded([*spans], [*live], 1.0, machine))
+
+
+def some(count=200):
+    """Random ops, paths first; each rule lies in a phase and has its path's link; a stream."""
+    draw = random.Random()
+    spans, at = [], 0.0
+    for k in range(count):
+        seconds = draw.uniform(1e-6, 1e-4)
+        spans.append(span(f"op{k % 7}", at, seconds, module=f"Net.part{k % 3}",
+                          source=f"file.py:{k % 5}: </script><b>", stream=7, device_start=at,
+                          device_seconds=seconds / 2, launches=2, read=draw.randrange(10**6),
+                          written=100, flops=draw.randrange(10**6), allocations=k % 2,
+                          allocated=512 * (k % 2), reused=k % 2))
+        at += seconds * 1.1
+    spans.append(span("backward", at, 1.0, kind="phase", phase=""))
+    phase = len(spans) - 1
+    for k in range(count):
+        spans.append(span(f"op{k % 7}", at + 1e-6, 1e-5, phase="backward", link=k, parent=phase))
+        at += 2e-5
+    return profile(*spans, live=[(k * 1e-4, "cuda:0", 1000 * k) for k in range(50)])
+
+
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "130")
+
+
+@pytest.fixture
+def given():
+    return some()
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", ["op", "module", "line"])
+def test_a_table_accounts_for_everything(given, group):
+    found = rows(given.spans, group)
+    ops = [s for s in given.spans if s.kind == "op"]
+    assert sum(row.calls for row in found) == len(ops)
+    assert sum(row.host for row in found) == pytest.approx(sum(s.seconds for s in ops))
+    assert sum(row.moved for row in found) == sum(s.read + s.written for s in ops)
+    assert sum(row.launches for row in found) == sum(s.launches for s in ops)
+    assert [row.time for row in found] == sorted((row.time for row in found), reverse=True)
+    text = given.table(group_by=group, most=2)
+    assert f"{len(found) - 2} more" in text or len(found) <= 2
+    assert found[0].name.split(":")[0] in text
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(given, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = given.table(group_by="module").splitlines()
+    assert any(line.startswith(" (outside modules) ") for line in lines)
+    assert max(map(len, lines[1:])) <= 80 and "% copy" in lines[2]
+
+
+def test_time_within_an_op_is_not_counted_twice():
+    p = profile(span("outer", 0, 3.0), span("inner", 1.0, 2.0, parent=0))
+    assert own_times(p.spans) == [(1.0, 0.0), (2.0, 0.0)]
+    assert {row.name: row.time for row in rows(p.spans)} == {
+        "outer forward": 1.0, "inner forward": 2.0}
+
+
+def test_rates_are_compared_with_the_ceilings():
+    p = profile(span("add", 0, 1.0, read=4 * 10**8, written=10**8, flops=10**9))
+    assert p.table().split()[-6:] == ["500", "M", "50", "1", "G", "10"]
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"sort_by": "size"}, "sort_by='size' was given; wanted one of time, calls"),
+    ({"group_by": "thread"}, "group_by='thread' was given; wanted one of op, module, line")])
+def test_another_order_or_group_is_refused(given, options, said):
+    with pytest.raises(ValueError, match=said):
+        given.table(**options)
+
+
+def test_what_changed():
+    before = profile(span("add", 0, 1.0), span("mul", 1, 2.0), span("gone", 3, 0.5))
+    after = profile(span("add", 0, 1.1), span("mul", 1, 5.0), span("exp", 6, 0.25))
+    assert [other.name or one.name for one, other in changes(before, after)] == [
+        "mul forward", "gone forward", "exp forward", "add forward"]
+    text = compare(before, after)
+    assert "2.50x" in text and "gone" in text and "new" in text and "1.81x" in text
+    with pytest.raises(ValueError, match="group_by"):
+        compare(before, after, group_by="size")
+
+
+# -- traces ----------------------------------------------------------------------------------------
+
+
+def check_trace(events):
+    """Raise AssertionError unless tracks nest and every arrow leads from an op to another."""
+    tracks, arrows = {}, {}
+    for event in events:
+        if event["ph"] == "X":
+            tracks.setdefault((event["pid"], event["tid"]), []).append(
+                (event["ts"], event["ts"] + event["dur"]))
+        elif event["ph"] in "sf":
+            arrows.setdefault(event["id"], {})[event["ph"]] = event
+    for found in tracks.values():
+        stack = []
+        for start, end in sorted(found, key=lambda one: (one[0], -one[1])):
+            while stack and stack[-1] <= start + 1e-3:
+                stack.pop()
+            assert not stack or end <= stack[-1] + 2e-3, "spans overlap"
+            stack.append(end)
+    for ends in arrows.values():
+        assert ends.keys() == {"s", "f"}, "an arrow lacks an end"
+        for end in ends.values():
+            assert any(a <= end["ts"] <= b for a, b in tracks[end["pid"], end["tid"]]), "no op"
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_trace_has_every_op_counter_and_arrow(given, tmp_path, name):
+    given.chrome_trace(tmp_path / name)
+    data = (tmp_path / name).read_bytes()
+    found = json.loads(gzip.decompress(data) if name.endswith(".gz") else data)
+    events = found["traceEvents"]
+    check_trace(events)
+    kinds = [event["ph"] for event in events]
+    assert kinds.count("X") == len(given.spans) + 200  # those on the stream, too
+    assert kinds.count("C") == 50 and kinds.count("s") == kinds.count("f") == 200
+    assert {e["args"]["name"] for e in events if e["ph"] == "M"} == {
+        "host", "profiled thread", "cuda:0", "stream 7"}
+    op = next(event for event in events if event.get("name") == "op0 forward")
+    first = given.spans[0]
+    assert op["args"] == {
+        "module": first.module, "line": first.source, "read": first.read, "flops": first.flops,
+        "written": first.written, "launches": 2, "blocks": first.allocations}
+
+
+@pytest.mark.parametrize("plant", [
+    lambda events: events.remove(next(e for e in events if e["ph"] == "f")),
+    lambda events: next(e for e in events if e["ph"] == "s").update(ts=-5.0),
+    lambda events: next(e for e in events if e["ph"] == "X").update(dur=150.0)])
+def test_the_check_of_traces_finds_a_planted_fault(given, tmp_path, plant):
+    given.chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    plant(events)
+    with pytest.raises(AssertionError):
+        check_trace(events)
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+
+def test_the_icicle_has_all_time_at_every_level(given):
+    root = _boxes(given.recorded)
+
+    def check(box):
+        if box.inner:
+            assert sum(b.seconds for b in box.inner.values()) == pytest.approx(box.seconds)
+            for inner in box.inner.values():
+                check(inner)
+
+    check(root)
+    assert root.seconds == pytest.approx(sum(
+        s.seconds if s.device_seconds is None else s.device_seconds
+        for s in given.spans if s.kind == "op"))
+    assert {*root.inner["forward."].inner["Net."].inner} == {"part0.", "part1.", "part2."}
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+FILES = {"chrome_trace": "p.json", "html": "p.html", "flame": "p.png", "roofline": "p.png",
+         "save": "p.json"}
+EMPTY = profile(machine={})
+
+
+@pytest.mark.parametrize("view", FILES)
+def test_every_view_of_a_profile_and_of_an_empty_one(given, view, tmp_path):
+    for p in (given, EMPTY):
+        getattr(p, view)(tmp_path / FILES[view])
+        assert (tmp_path / FILES[view]).stat().st_size > 100
+    assert "0 ops" in str(EMPTY)
+
+
+@pytest.mark.parametrize("view", FILES)
+def test_a_file_that_cannot_be_written_is_one_sentence_and_leaves_nothing(given, view, tmp_path):
+    write = getattr(given, view)
+    with pytest.raises(ValueError, match=r"given; wanted a name ending in \."):
+        write(tmp_path / "p.txt")
+    with pytest.raises(OSError, match="could not be written: there is no folder"):
+        write(tmp_path / "none" / FILES[view])
+    (tmp_path / FILES[view]).mkdir()
+    with pytest.raises(OSError, match="it is a folder"):
+        write(tmp_path / FILES[view])
+    assert [path.name for path in tmp_path.iterdir()] == [FILES[view]]
+
+
+def test_a_saved_profile_is_read_back_whole(given, tmp_path):
+    given.save(tmp_path / "p.json")
+    assert Profile.load(tmp_path / "p.json").recorded == given.recorded
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda text: text[:-40], "no profile, or a truncated one"),
+    (lambda text: "[]", "no profile of this version"),
+    (lambda text: text.replace("profile 1", "profile 9"), "no profile of this version"),
+    (lambda text: text.replace('"link":[null', '"link":[500'), "refers to one that does not"),
+    (lambda text: text.replace('"thread":[0', '"thread":["x"'), "damaged .*'x' given for thread"),
+    (lambda text: text.replace('"name":[0', '"name":[-1'), "damaged"),
+    (lambda text: text.replace('"launches"', '"lunches"'), "damaged"),
+    (lambda text: "[" * 10**6, "no profile")])
+def test_a_damaged_or_foreign_file_is_one_sentence(given, tmp_path, change, said):
+    given.save(tmp_path / "p.json")
+    text = (tmp_path / "p.json").read_text()
+    (tmp_path / "p.json").write_text(change(text))
+    assert change(text) != text
+    with pytest.raises(ProfileError, match=said) as caught:
+        Profile.load(tmp_path / "p.json")
+    assert "\n" not in str(caught.value)
