@@ -43,7 +43,7 @@ READERS = {  # the files that may open files themselves, and why
     "system/files.py": "it is where that is done",
     "system/atomic.py": "to write; and folders, to sync them",
     "backend/kernels.py": "text of the package",
-    "memory/trace/timeline_page.py": "text of the package",
+    "system/pages.py": "text of the package",
     "distributed/failing.py": "to map a page that the launcher reads",
     "cli/info.py": "what the system says of its driver", "cli/__init__.py": "/dev/null, to write",
 }

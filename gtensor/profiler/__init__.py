@@ -22,9 +22,9 @@ from gtensor.profiler.compare import compare as compare
 from gtensor.profiler.listeners import Printer as Printer
 from gtensor.profiler.listeners import Ranges as Ranges
 from gtensor.profiler.profiles import Profile as Profile
-from gtensor.profiler.profiles import ProfileError as ProfileError
-from gtensor.profiler.profiles import Span as Span
 from gtensor.profiler.recorder import recorder
+from gtensor.profiler.spans import ProfileError as ProfileError
+from gtensor.profiler.spans import Span as Span
 from gtensor.system.bus import listen
 
 

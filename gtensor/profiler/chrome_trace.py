@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gtensor.profiler.profiles import Recorded, Span
+    from gtensor.profiler.spans import Recorded, Span
 
 _HOST, _GPU = 1, 2  # process numbers: tracks are grouped by them
 _dumps = json.JSONEncoder(separators=(",", ":")).encode

@@ -16,7 +16,7 @@ from gtensor.profiler.table import own_times
 from gtensor.system.pages import page
 
 if TYPE_CHECKING:
-    from gtensor.profiler.profiles import Recorded
+    from gtensor.profiler.spans import Recorded
 
 _TEXTS = ("name", "phase", "module", "source")
 _SECONDS = ("start", "seconds", "device_start", "device_seconds")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gtensor.profiler.table import own_times, quantity, rows, time_text
 
 if TYPE_CHECKING:
-    from gtensor.profiler.profiles import Recorded
+    from gtensor.profiler.spans import Recorded
 
 _PHASES = {"forward": "#4c86c6", "backward": "#d9822b", "update": "#3f9b6b"}
 _MODULE, _INK, _SOFT = "#dfe5ec", "#20242a", "#6b7280"

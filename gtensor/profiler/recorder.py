@@ -21,7 +21,7 @@ from gtensor.backend import Device, cuda_device_count, device_of, get_device, ho
 from gtensor.backend.timing import launches, mark, seconds_between
 from gtensor.engine.tensor import Tensor
 from gtensor.profiler.machine import machine
-from gtensor.profiler.profiles import Recorded, Span
+from gtensor.profiler.spans import Recorded, Span
 from gtensor.profiler.work import NOTHING, PathWork, Work, path_work, rule_work
 from gtensor.system.bus import MemoryEvent, OpEvent, PhaseEvent, SegmentEvent, here
 from gtensor.system.source_line import place, user_frame

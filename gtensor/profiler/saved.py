@@ -6,7 +6,8 @@ import json
 from os import PathLike
 from typing import Any
 
-from gtensor.profiler.profiles import ProfileError, Recorded, Span
+from gtensor.profiler.spans import ProfileError, Recorded, Span
+from gtensor.system.files import MOST_SNAPSHOT_BYTES, read_all
 
 _FORMAT = "gtensor profile 1"
 _TEXTS = ("name", "kind", "phase", "module", "source")
@@ -29,10 +30,8 @@ def json_file(recorded: Recorded) -> bytes:
 
 def read(path: str | PathLike[str]) -> Recorded:
     """The profile of a file. Raises ProfileError if it is none, OSError if it cannot be read."""
-    with open(path, "rb") as file:
-        data = file.read()
     try:
-        found = json.loads(data)
+        found = json.loads(read_all(path, MOST_SNAPSHOT_BYTES))
     except (ValueError, RecursionError) as error:
         raise ProfileError(f"{path} is no profile, or a truncated one: {error}; wanted a file of "
                            "Profile.save()") from None

@@ -13,7 +13,7 @@ from gtensor.memory.contract.report import size_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gtensor.profiler.profiles import Recorded, Span
+    from gtensor.profiler.spans import Recorded, Span
 
 GROUPS: dict[str, Callable[[Span], str]] = {
     "op": lambda span: f"{span.name} {span.phase}",

@@ -11,7 +11,7 @@ import pytest
 from gtensor.profiler import Profile, ProfileError, Span, compare
 from gtensor.profiler.compare import changes
 from gtensor.profiler.pictures import _boxes
-from gtensor.profiler.profiles import Recorded
+from gtensor.profiler.spans import Recorded
 from gtensor.profiler.table import own_times, rows
 
 MACHINE = {"device": "cuda:0", "name": "a <b>GPU</b>", "ceilings": {
