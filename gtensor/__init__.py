@@ -14,6 +14,7 @@ Without an NVIDIA GPU the same code runs on NumPy.
 from __future__ import annotations
 
 import math as _math
+import sys as _sys
 from typing import TYPE_CHECKING
 
 from gtensor import linalg, memory, ops, random
@@ -336,3 +337,13 @@ if settings.debug >= 2:
     from gtensor.profiler.listeners import start as _start
 
     _start(settings.debug)
+
+
+def _switch_nvtx(mode: int) -> None:
+    if mode > 0 or "gtensor.profiler.ranges" in _sys.modules:
+        from gtensor.profiler.ranges import switch
+
+        switch(mode)
+
+
+settings.watch("nvtx", _switch_nvtx)

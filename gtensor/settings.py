@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -42,12 +42,14 @@ class Settings:
     tile_elements: int = _flag(32768, "elements per tile where a CPU path needs a temporary")
     tf32: int = _flag(0, "1: float32 products on CUDA by TF32, with 10 bits of the mantissa")
     collective_timeout: int = _flag(300, "seconds that a rank waits for the others")
-    nvtx: int = _flag(-1, "NVTX ranges per op: 1 on, 0 off, -1 on when a profiler is attached")
+    nvtx: int = _flag(-1, "NVTX: 1 all ranges, 2 with shapes, -1 in nvtx_ranges() blocks, 0 none")
 
     def __setattr__(self, name: str, value: int | str) -> None:
         if name in FLAGS:  # else the slots refuse it
             _check(name, value, f"settings.{name} = {value!r}")
         object.__setattr__(self, name, value)
+        if name in _watchers:
+            _watchers[name](value)
 
     @contextlib.contextmanager
     def override(self, **values: int | str) -> Iterator[Settings]:
@@ -55,7 +57,7 @@ class Settings:
         for name in values:
             if name not in FLAGS:
                 raise TypeError(f"unknown setting {name!r}; wanted one of {', '.join(FLAGS)}")
-        restore = in_turn(*[partial(object.__setattr__, self, name, getattr(self, name))
+        restore = in_turn(*[partial(setattr, self, name, getattr(self, name))
                             for name in values])
         try:
             for name, value in values.items():
@@ -64,6 +66,11 @@ class Settings:
         finally:
             restore()
 
+    def watch(self, name: str, told: Callable[[Any], None]) -> None:
+        """Call `told(value)` now and whenever the flag is set."""
+        _watchers[name] = told
+        told(getattr(self, name))
+
     def describe(self) -> str:
         """The table of flags: environment variable, value in force, meaning."""
         rows = [f"{_variable(f.name):26} {getattr(self, f.name):>10}  {f.metadata['doc']}"
@@ -71,6 +78,7 @@ class Settings:
         return "\n".join(rows)
 
 
+_watchers: dict[str, Callable[[Any], None]] = {}
 _FIELDS = {f.name: f for f in fields(Settings)}
 FLAGS = tuple(_FIELDS)
 

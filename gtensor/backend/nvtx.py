@@ -1,69 +1,86 @@
 """NVTX ranges in gtensor's own domain, for profilers such as Nsight Systems.
 
-    push("matmul"); ...; pop()
+    push("forward", "matmul", payload=nbytes); ...; pop()
 
-A range costs one call with attributes that are prepared once per label. Without the nvtx package,
-without a profiler, or switched off, `push` and `pop` do nothing and `enabled()` is False; a hot
-loop calls it once and skips the ranges.
-
-`settings.nvtx` (GTENSOR_NVTX): 0 never, -1 when a profiler is attached, 1 whenever the nvtx package
-is installed (without a profiler its dummy is called, to measure the cost). Change it between
-ranges, not inside one. A non-empty NVTX_DISABLE (NVTX's own variable; "0" disables too) always
-stops the ranges. It is read here because the nvtx package ignores it for domains.
+Labels are registered strings, and attributes are prepared once per label and thread. A profiler is
+attached when it is loaded at the first call of NVTX, as nsys does. Without one, without the nvtx
+package, or with a non-empty NVTX_DISABLE (NVTX's own variable; "0" disables too, and the package
+ignores it for domains), `attached()` is False; a caller asks it before it listens to anything.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from functools import cache
 from typing import Any
 
-from gtensor.settings import settings
-
 DOMAIN = "gtensor"
+CATEGORIES = {  # and their colors, as 0xRRGGBB
+    "forward": 0x4C84C4, "backward": 0xDD8A3A, "optimizer": 0x4AA577, "memory": 0xC0504D,
+    "data": 0x8E6BB5, "communication": 0x2AA6A6, "graph": 0x8A8F98, "user": 0xD4B23C,
+}
+MOST_DETAILS = 4096  # NVTX keeps registered strings until the process ends
 
-_attributes: dict[str, Any] = {}
+
+class _Prepared(threading.local):
+    """Attributes by category, label and detail, of this thread: their payload is set at a push."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, str, str], Any] = {}
+        self.details = 0
+
+
+_prepared = _Prepared()
 
 
 @cache
 def _domain() -> Any:
-    """NVTX's domain, or None; the first call makes NVTX load the profiler's library."""
+    """NVTX's domain, or None without a profiler; the first call makes NVTX load its library."""
     if os.environ.get("NVTX_DISABLE"):
         return None
     try:
         import nvtx
     except ImportError:
         return None
-    return nvtx.get_domain(DOMAIN)
+    domain = nvtx.get_domain(DOMAIN)
+    return None if type(domain).__name__ == "DummyDomain" else domain
 
 
-@cache
-def _attached() -> bool:
-    """Whether a profiler is attached: without one, nvtx returns a dummy domain."""
-    domain = _domain()
-    return domain is not None and type(domain).__name__ != "DummyDomain"
+def attached() -> bool:
+    """Whether a profiler sees ranges."""
+    return _domain() is not None
 
 
-def enabled() -> bool:
-    """Whether `push` and `pop` emit ranges now."""
-    wanted = settings.nvtx
-    if wanted == 0:
-        return False
-    return _attached() or (wanted > 0 and _domain() is not None)
+def push(category: str, label: str, payload: float | None = None, detail: str = "") -> None:
+    """Open a range on this thread; ranges nest, and each needs a `pop`.
 
-
-def push(label: str) -> None:
-    """Open a range named `label` on this thread; ranges nest, and each needs a `pop`."""
-    if not enabled():
-        return
-    domain = _domain()
-    attributes = _attributes.get(label)
+    Args:
+        category: one of CATEGORIES.
+        label: its text.
+        payload: a number shown with it.
+        detail: more text, such as shapes; left out after MOST_DETAILS different texts.
+    """
+    attributes = _prepared.found.get((category, label, detail))
     if attributes is None:
-        attributes = _attributes[label] = domain.get_event_attributes(message=label)
-    domain.push_range(attributes)
+        attributes = _prepare(category, label, detail)
+    attributes.payload = payload
+    _domain().push_range(attributes)
 
 
 def pop() -> None:
     """Close the range that this thread opened last."""
-    if enabled():
-        _domain().pop_range()
+    _domain().pop_range()
+
+
+def _prepare(category: str, label: str, detail: str) -> Any:
+    if detail:
+        if _prepared.details >= MOST_DETAILS:
+            return _prepared.found.get((category, label, "")) or _prepare(category, label, "")
+        _prepared.details += 1
+    domain = _domain()
+    attributes = domain.get_event_attributes(
+        message=f"{label} {detail}" if detail else label, color=CATEGORIES[category],
+        category=domain.get_category_id(category))
+    _prepared.found[category, label, detail] = attributes
+    return attributes

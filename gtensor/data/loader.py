@@ -14,11 +14,13 @@ from gtensor.backend import Device, get_device
 from gtensor.data.collate import default_collate, emptied, to_device
 from gtensor.data.datasets import draw_seed, shuffled
 from gtensor.data.workers import made_ahead
+from gtensor.system import ranges
 from gtensor.system.bus import BatchEvent, bus, tell
 from gtensor.system.documents import UNLOADED, Facts, told
 
 _FACTS = ("seed", "epoch", "batch", "batch_size", "items", "shuffle", "drop_last")  # of a state
 _FLAGS = ("shuffle", "drop_last")
+_END = object()
 
 
 class DataLoader:
@@ -139,18 +141,22 @@ class DataLoader:
         made = made_ahead(jobs, self._made, self.num_workers, ahead) if ahead else (
             self._made(job) for job in jobs)
         with closing(made):
-            start = perf_counter() if bus.batches else 0.0
-            for batch in made:
+            while True:
+                start = perf_counter()
+                with ranges.range("batch", self._batch, "data"):
+                    batch = next(made, _END)
+                    if batch is not _END:
+                        batch = to_device(batch, get_device(self.device))
+                if batch is _END:
+                    break
                 if this_pass != self._pass:
                     raise RuntimeError("this pass over the DataLoader was left for a newer one, or "
                                        "a state was loaded since; iterate over the newer pass")
                 self._batch += 1
-                batch = to_device(batch, get_device(self.device))
                 if bus.batches:
-                    waited = perf_counter() - start if start else 0.0
-                    tell(bus.batches, BatchEvent(self, self._epoch, self._batch - 1, waited))
+                    tell(bus.batches, BatchEvent(self, self._epoch, self._batch - 1,
+                                                 perf_counter() - start))
                 yield batch
-                start = perf_counter() if bus.batches else 0.0
         if this_pass == self._pass:
             self._epoch, self._batch, self._fresh = self._epoch + 1, 0, True
 

@@ -16,6 +16,7 @@ from gtensor.engine.in_place import check_writable
 from gtensor.engine.outside import OutsideWrite
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.settings import settings
+from gtensor.system import ranges
 from gtensor.system.source_line import user_frame
 
 if TYPE_CHECKING:
@@ -104,14 +105,16 @@ class Communicator:
         Floating-point numbers of 2 bytes are summed in float32 where the engine does not sum them.
         """
         self._check_operation("all_reduce", a, op)
-        return self._in_place("all_reduce", a, async_op, partial(self._engine.all_reduce, op=op),
-                              op)
+        with ranges.range("all_reduce", category="communication"):
+            return self._in_place("all_reduce", a, async_op,
+                                  partial(self._engine.all_reduce, op=op), op)
 
     def broadcast(self, a: Any, root: int = 0, async_op: bool = False) -> Work:
         """Overwrite `a` with that of rank `root`."""
         self._check_root("broadcast", root)
-        return self._in_place("broadcast", a, async_op,
-                              partial(self._engine.broadcast, root=root), root)
+        with ranges.range("broadcast", category="communication"):
+            return self._in_place("broadcast", a, async_op,
+                                  partial(self._engine.broadcast, root=root), root)
 
     def all_gather(self, a: Any, out: Any = None, async_op: bool = False) -> Work:
         """All ranks' arrays (*shape), stacked along a new first axis: (size, *shape).
@@ -122,7 +125,9 @@ class Communicator:
         """
         given = self._raw("all_gather", a)
         shape = (self.size, *given.shape)
-        return self._into("all_gather", a, given, out, shape, async_op, self._engine.all_gather)
+        with ranges.range("all_gather", category="communication"):
+            return self._into("all_gather", a, given, out, shape, async_op,
+                              self._engine.all_gather)
 
     def reduce_scatter(self, a: Any, out: Any = None, op: str = "sum", async_op: bool = False
                        ) -> Work:
@@ -135,8 +140,9 @@ class Communicator:
         if not given.ndim or given.shape[0] != self.size:
             raise ValueError(f"reduce_scatter was given shape {given.shape}; wanted ({self.size}, "
                              "...), a part for each rank")
-        return self._into("reduce_scatter", a, given, out, given.shape[1:], async_op,
-                          partial(self._engine.reduce_scatter, op=op), op)
+        with ranges.range("reduce_scatter", category="communication"):
+            return self._into("reduce_scatter", a, given, out, given.shape[1:], async_op,
+                              partial(self._engine.reduce_scatter, op=op), op)
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank: what JSON can hold (numbers, texts, lists, dicts)."""
@@ -179,9 +185,10 @@ class Communicator:
     # -- steps ------------------------------------------------------------------------------------
 
     def _objects(self, name: str, value: Any) -> list[Any]:
-        where = self._begin(name)
-        self._compare(where, name)
-        return [json.loads(text) for text in self._exchanged(json.dumps(value), where)]
+        with ranges.range(name, category="communication"):
+            where = self._begin(name)
+            self._compare(where, name)
+            return [json.loads(text) for text in self._exchanged(json.dumps(value), where)]
 
     def _in_place(self, name: str, a: Any, async_op: bool, start: Any, *options: Any) -> Work:
         given = self._raw(name, a)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
+from gtensor.system import ranges
 
 
 class Pending(Protocol):
@@ -57,9 +58,10 @@ class Work:
         """
         if self._pending is not None:
             seconds = self._timeout if timeout is None else timeout
-            if not self._pending.wait(seconds):
-                raise missed(self._text, seconds, self._fail)
-            self._result, self._pending = self._finish(), None
+            with ranges.range("wait for ranks", category="communication"):
+                if not self._pending.wait(seconds):
+                    raise missed(self._text, seconds, self._fail)
+                self._result, self._pending = self._finish(), None
         return self._result
 
 

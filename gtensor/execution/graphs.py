@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gtensor.backend import Device, get_device
 from gtensor.memory.allocators import arena_of
 from gtensor.memory.arena.graphs import GraphPool, capturing
+from gtensor.system import ranges
 
 if TYPE_CHECKING:
     from gtensor.backend.streams import Stream
@@ -100,6 +101,7 @@ class Graph:
               self._work.recording(stream, partial(_empty_outside, self._device, captured, home))):
             for around in around_captures:
                 contexts.enter_context(around())
+            contexts.enter_context(ranges.range("graph capture", category="graph"))
             yield
         self._work.own(home, captured.blocks, captured.first)
         self._pool.blocks.update(captured.blocks)
@@ -123,5 +125,5 @@ class Graph:
                                "`with graph.capture():` before")
         stream = self._device.current_stream()
         self._work.check(stream)
-        with self._pool.replaying(stream):
+        with (ranges.range("graph replay", category="graph"), self._pool.replaying(stream)):
             self._work.launch(stream, tuple(self._pool.blocks))

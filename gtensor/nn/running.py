@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from gtensor.system.bus import here
+from gtensor.system.bus import ModuleEvent, around, bus, here
 
 if TYPE_CHECKING:
     from gtensor.nn.module import Module
@@ -40,8 +40,9 @@ def running(module: Named) -> Iterator[None]:
     try:
         if paths is None:
             paths = _outermost.paths = paths_in(module)
-        here.module = paths.get(id(module)) or f"{before}.{type(module).__name__}"
-        yield
+        here.module = path = paths.get(id(module)) or f"{before}.{type(module).__name__}"
+        with around(bus.modules, ModuleEvent(path, path)):
+            yield
     finally:
         here.module = before
         if outermost:

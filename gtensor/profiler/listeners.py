@@ -3,48 +3,25 @@
 from __future__ import annotations
 
 import sys
-import threading
 import zlib
 from functools import partial
 from time import perf_counter
-from typing import Any, Generic, TextIO, TypeVar
+from typing import Any, TextIO
 from weakref import ref
 
 import numpy as np
 
-from gtensor.backend import device_of, nvtx
+from gtensor.backend import device_of
 from gtensor.engine.errors import GradientError
-from gtensor.system.bus import BatchEvent, OpEvent, PhaseEvent, Registered, bus
-
-T = TypeVar("T")
-
-
-class _Open(threading.local, Generic[T]):
-    """What a listener noted at the begin of the events that have not ended, per thread."""
-
-    def __init__(self) -> None:
-        self.stack: list[tuple[object, T]] = []
-
-    def push(self, event: object, noted: T) -> None:
-        """Note something at the begin of an event."""
-        self.stack.append((event, noted))
-
-    def pop(self, event: object) -> list[T]:
-        """What was noted at the begin of the event, first, and of events in it without an end.
-
-        An interrupt can take the end of an inner event. Empty if the begin was not noted.
-        """
-        at = next((i for i, (one, _) in enumerate(self.stack) if one is event), len(self.stack))
-        found = [noted for _, noted in self.stack[at:]]
-        del self.stack[at:]
-        return found
+from gtensor.profiler.open_events import Open
+from gtensor.system.bus import BatchEvent, OpEvent, Registered, bus
 
 
 class _Timed:
     """A listener that takes the time of ops."""
 
     def __init__(self) -> None:
-        self._open: _Open[float] = _Open()
+        self._open: Open[float] = Open()
 
     def op_begins(self, event: OpEvent) -> None:
         """Note the time."""
@@ -59,39 +36,6 @@ class _Timed:
     def _took(self, event: OpEvent, seconds: float) -> None:
         """What becomes of the time."""
         raise NotImplementedError
-
-
-class Ranges:
-    """An NVTX range per op, named by module, op and phase, and one per phase of a step."""
-
-    def __init__(self) -> None:
-        self._open: _Open[str] = _Open()
-
-    def op_begins(self, event: OpEvent) -> None:
-        """Open a range."""
-        module = event.module + " " if event.module else ""
-        self._begin(event, f"{module}{event.name} {event.phase}")
-
-    def phase_begins(self, event: PhaseEvent) -> None:
-        """Open a range."""
-        self._begin(event, event.name)
-
-    def _begin(self, event: object, label: str) -> None:
-        self._open.push(event, label)
-        nvtx.push(label)
-
-    def op_ends(self, event: object) -> None:
-        """Close the event's range."""
-        for _ in self._open.pop(event):
-            nvtx.pop()
-
-    phase_ends = op_ends
-
-    def close(self) -> None:
-        """Close the ranges of this thread whose ends an interrupt took."""
-        while self._open.stack:
-            self._open.stack.pop()
-            nvtx.pop()
 
 
 class Printer(_Timed):

@@ -46,7 +46,7 @@ const width = () => Math.max(1, plot.clientWidth - LEFT - RIGHT);
 const toPx = t => LEFT + (t - view[0]) / (view[1] - view[0]) * width();
 const toTime = px => view[0] + (Math.min(Math.max(px, LEFT), LEFT + width()) - LEFT) / width() * (view[1] - view[0]);
 const COLOURS = { forward: "#4c86c6", backward: "#d9822b", update: "#3f9b6b", phase: "#9aa3af", module: "#b9c2cf",
-  range: "#9467bd", data: "#17a2b8", communication: "#c44569", replay: "#7b8b3a" };
+  range: "#9467bd", data: "#17a2b8", communication: "#c44569", graph: "#7b8b3a" };
 const colour = i => COLOURS[kind[i] === OP ? T[phase[i]] : D.kinds[kind[i]]] || "#9aa3af";
 function look(from, to) {
   const least = Math.max(end, 1e-6) * 1e-7, wide = Math.min(Math.max(to - from, least), end || 1);

@@ -23,7 +23,15 @@ from gtensor.engine.tensor import Tensor
 from gtensor.profiler.machine import machine
 from gtensor.profiler.spans import Recorded, Span
 from gtensor.profiler.work import NOTHING, PathWork, Work, path_work, rule_work
-from gtensor.system.bus import MemoryEvent, OpEvent, PhaseEvent, SegmentEvent, here
+from gtensor.system.bus import (
+    MemoryEvent,
+    ModuleEvent,
+    OpEvent,
+    PhaseEvent,
+    RangeEvent,
+    SegmentEvent,
+    here,
+)
 from gtensor.system.source_line import place, user_frame
 
 _frame_at = sys._getframe
@@ -49,6 +57,7 @@ class _Row(NamedTuple):
     sizes: int  # how many bytes of arrays follow: a path's inputs, a rule's gradient and saves
 
 
+_KINDS = {"user": "range"}  # of spans, where they differ from the category
 _ROW = len(_Row._fields)
 
 
@@ -120,13 +129,23 @@ class Recorder:
         for x in args:
             rows.append(x.nbytes if type(x) is _ndarray and x.base is None else _nbytes(x))
 
-    def phase_begins(self, event: PhaseEvent) -> None:
+    def phase_begins(self, event: object) -> None:
         """Note the time."""
         self._here.notes.open.append((event, perf_counter_ns()))
+
+    module_begins = range_begins = phase_begins
 
     def phase_ends(self, event: PhaseEvent) -> None:
         """Note a row."""
         self._other("phase", event.name, event)
+
+    def module_ends(self, event: ModuleEvent) -> None:
+        """Note a row."""
+        self._other("module", event.name, event)
+
+    def range_ends(self, event: RangeEvent) -> None:
+        """Note a row."""
+        self._other(_KINDS.get(event.category, event.category), event.name, event)
 
     def _other(self, kind: str, name: str, event: Any) -> None:
         end = perf_counter_ns()

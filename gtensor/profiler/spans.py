@@ -10,7 +10,7 @@ class Span(NamedTuple):
 
     Attributes:
         name: of the op, the phase, the module; the user's.
-        kind: "op", "phase", "module", "range", "data", "communication" or "replay".
+        kind: "op", "phase", "module", "range", "data", "communication" or "graph".
         phase: of an op, "forward", "backward" or "update".
         module: the dotted path of the running nn.Module, "" outside.
         source: the user's line, "file:line: text", "" if unknown.

@@ -35,7 +35,10 @@ KINDS = {  # attribute of `bus` -> the methods that make an object a listener of
     "ops": ("op_begins", "op_ends"),
     "phases": ("phase_begins", "phase_ends"),
     "memory": ("allocated", "freed"),
+    "modules": ("module_begins", "module_ends"),
+    "ranges": ("range_begins", "range_ends"),
     "segments": ("segment",),
+    "shortages": ("short_of_memory",),
     "waits": ("waited",),
     "batches": ("fetched",),
     "gradients": ("gradient_written",),
@@ -102,7 +105,10 @@ class Bus:
     ops: tuple[tuple[Told, Told], ...]
     phases: tuple[tuple[Told, Told], ...]
     memory: tuple[tuple[Told, Told], ...]
+    modules: tuple[tuple[Told, Told], ...]
+    ranges: tuple[tuple[Told, Told], ...]
     segments: tuple[Told, ...]
+    shortages: tuple[Told, ...]
     waits: tuple[Told, ...]
     batches: tuple[Told, ...]
     gradients: tuple[Told, ...]
@@ -140,20 +146,21 @@ def listen(listener: Listener) -> Iterator[Listener]:
     """Call the listener's methods at events, in all threads, until the block ends.
 
     Methods, each with one event: `op_begins`, `op_ends` (`OpEvent`); `phase_begins`, `phase_ends`
-    (`PhaseEvent`); `allocated`, `freed` (`MemoryEvent`); `segment` (`SegmentEvent`); `waited`
-    (`WaitEvent`); `fetched` (`BatchEvent`); `gradient_written`, `gradient_complete`
-    (`GradientEvent`). A listener has those that it wants. Several listeners are called in the order
-    of their blocks, at an end in the reverse order.
+    (`PhaseEvent`); `module_begins`, `module_ends` (`ModuleEvent`); `range_begins`, `range_ends`
+    (`RangeEvent`); `allocated`, `freed` (`MemoryEvent`); `segment` (`SegmentEvent`);
+    `short_of_memory` (`ShortageEvent`); `waited` (`WaitEvent`); `fetched` (`BatchEvent`);
+    `gradient_written`, `gradient_complete` (`GradientEvent`). A listener has those that it wants.
+    Several listeners are called in the order of their blocks, at an end in the reverse order.
 
-    An event is told in the thread in which it happens. `op_ends` and `phase_ends` follow for every
-    event whose begin returned, also after an error, which `event.error` then is. An error of
-    `op_ends` after the op has run is raised as ListenerError, so that it is not taken for one of
-    the op; errors of `freed`, `segment` and `waited`, which come in the middle of the work of the
+    An event is told in the thread in which it happens. The end follows for every event whose begin
+    returned, also after an error, which `event.error` then is. An error of `op_ends` after the op
+    has run is raised as ListenerError, so that it is not taken for one of the op; errors of
+    `freed`, `segment`, `short_of_memory` and `waited`, which come in the middle of the work of the
     arena, are printed; all others are raised as they are.
 
     Read what you need of an event within the method: an `OpEvent` refers to arrays, which it would
     keep alive, and to the walk, which goes on. A method must not call ops, as it would be told of
-    those in turn; `freed`, `segment` and `waited` must not allocate either.
+    those in turn; those whose errors are printed must not allocate either.
 
     Raises TypeError for an object without any of these methods, or with a misspelt one.
     """
@@ -276,19 +283,47 @@ class OpEvent(_Event):
         return f"<OpEvent {self.name} {self.phase}{where}>"
 
 
-class PhaseEvent(_Event):
-    """A phase of a training step: `name` is "backward", or "update" (an optimizer's step).
-
-    `module` is the running nn.Module's path, of an update the optimizer's class.
-    `error` is, at the end, the error if one was raised, only until all listeners are told.
+class _Block(_Event):
+    """A block of code; `error` is, at its end, the error if one was raised, only until all
+    listeners are told.
     """
 
     __slots__ = ("error", "name")
 
-    def __init__(self, name: str, module: str = "") -> None:
+    def __init__(self, name: str, module: str) -> None:
         self.name = name
         self.module = module
         self.error: BaseException | None = None
+
+
+class PhaseEvent(_Block):
+    """A phase of a training step: `name` is "backward", or "update" (an optimizer's step).
+
+    `module` is the running nn.Module's path, of an update the optimizer's class.
+    """
+
+    __slots__ = ()
+
+
+class ModuleEvent(_Block):
+    """The call of an nn.Module: `name` and `module` are its dotted path."""
+
+    __slots__ = ()
+
+
+class RangeEvent(_Block):
+    """A range of the user's, or of gtensor where it is neither op, phase nor module.
+
+    Attributes: `name`; `category` ("user", "data", "communication" or "graph"); `payload`, a number
+    or None; `module`, the path of the running nn.Module.
+    """
+
+    __slots__ = ("category", "payload")
+
+    def __init__(self, name: str, payload: float | None, category: str) -> None:
+        super().__init__(name, here.module)
+        self.payload = payload
+        self.category = category
 
 
 class MemoryEvent(_Event):
@@ -329,6 +364,22 @@ class SegmentEvent(_Event):
         self.address = address
         self.nbytes = nbytes
         self.acquired = acquired
+        self.module = here.module
+
+
+class ShortageEvent(_Event):
+    """A free list had no room for `nbytes` bytes; what the arena of segment source `origin` does.
+
+    `step`: "borrow" (memory of another stream), "release" (free segments), "collect" (Python's
+    garbage), "wait" (for streams that use freed memory), "fail" (MemoryError follows).
+    """
+
+    __slots__ = ("nbytes", "origin", "step")
+
+    def __init__(self, origin: object, nbytes: int, step: str) -> None:
+        self.origin = origin
+        self.nbytes = nbytes
+        self.step = step
         self.module = here.module
 
 
@@ -438,34 +489,39 @@ def _end_with(event: Any, told: Sequence[tuple[Told, Told]], error: BaseExceptio
 
 
 @contextmanager
-def phase(name: str, module: str = "") -> Iterator[None]:
-    """The block is a phase of a training step; `module` is what runs in it, such as "Adam"."""
-    if not bus.listeners:
-        yield
-        return
-    told = bus.phases
-    before = here.phase, here.module, here.instruction
-    event = PhaseEvent(name, module or here.module)
+def around(told: Sequence[tuple[Told, Told]], event: _Block) -> Iterator[None]:
+    """The block, with its begin and its end told."""
     begun = 0
     try:
-        here.phase = name
         for begins, _ in told:
             begins(event)
             begun += 1
         yield
     except BaseException as error:
-        here.phase, here.module, here.instruction = before
         _end_with(event, told[:begun], error)
         raise
-    else:
+    while begun:
+        begun -= 1
+        try:
+            told[begun][1](event)
+        except BaseException as error:
+            _end_with(event, told[:begun], error)
+            raise
+
+
+@contextmanager
+def phase(name: str, module: str = "") -> Iterator[None]:
+    """The block is a phase of a training step; `module` is what runs in it, such as "Adam"."""
+    if not bus.listeners:
+        yield
+        return
+    before = here.phase, here.module, here.instruction
+    try:
+        here.phase = name
+        with around(bus.phases, PhaseEvent(name, module or here.module)):
+            yield
+    finally:
         here.phase, here.module, here.instruction = before
-        while begun:
-            begun -= 1
-            try:
-                told[begun][1](event)
-            except BaseException as error:
-                _end_with(event, told[:begun], error)
-                raise
 
 
 def tell(listeners: Sequence[Told], event: _Event) -> None:

@@ -9,11 +9,14 @@ import sys
 
 import numpy as np
 import pytest
+from simulated import SimulatedSegments
 
 import gtensor as gt
 from gtensor.backend import nvtx
-from gtensor.profiler.listeners import Printer, Ranges, SavedArrays
-from gtensor.system.bus import bus
+from gtensor.memory import Arena
+from gtensor.profiler.listeners import Printer, SavedArrays
+from gtensor.profiler.ranges import Ranges
+from gtensor.system.bus import RangeEvent, bus
 
 
 def _step() -> gt.Tensor:
@@ -22,58 +25,72 @@ def _step() -> gt.Tensor:
     return x
 
 
+# -- ranges ----------------------------------------------------------------------------------------
+
+
 @pytest.fixture
 def seen(monkeypatch):
     """The labels of ranges as they open, None where one closes."""
     seen = []
-    monkeypatch.setattr(nvtx, "enabled", lambda: True)
-    monkeypatch.setattr(nvtx, "push", seen.append)
+    monkeypatch.setattr(nvtx, "attached", lambda: True)
+    monkeypatch.setattr(nvtx, "push", lambda category, label, *more: seen.append(label))
     monkeypatch.setattr(nvtx, "pop", lambda: seen.append(None))
     return seen
 
 
-class Net(gt.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = gt.nn.Linear(2, 2)
-
-    def forward(self, x: gt.Tensor) -> gt.Tensor:
-        return self.inner(x) * 2.0
-
-
-def test_ranges_are_named_by_module_op_and_phase_and_closed_in_pairs(seen):
-    net = Net()
-    optimizer = gt.optim.SGD(net.parameters(), lr=0.1)
-    with gt.profiler.nvtx_ranges():
-        net(gt.ones((1, 2))).sum().backward()
-        optimizer.step()
-    assert seen[:4] == ["Net.inner linear forward", None, "Net multiply forward", None]
-    assert {"backward", "sum backward", "Net multiply backward", "Net.inner linear backward",
-            "update", "sgd forward"} <= {*seen}
-    assert seen.count(None) == len(seen) / 2 == 3 + 4 + 1 + 2  # paths, rules, update, phases
-
-
 def test_an_error_closes_its_range(seen):
-    with gt.profiler.nvtx_ranges(), pytest.raises(ValueError):
-        gt.ones(2) + gt.ones(3)
-    assert seen == ["add forward", None] and not bus.ops
+    with gt.profiler.nvtx_ranges():
+        with pytest.raises(ValueError):
+            gt.ones(2) + gt.ones(3)
+        with pytest.raises(KeyError), gt.profiler.range("mine"):
+            raise KeyError
+    assert seen == ["add forward", None, "mine", None] and not bus.ops
 
 
 def test_a_range_whose_end_an_interrupt_took_is_closed_with_the_one_around_it(seen):
-    ranges, events = Ranges(), [gt.system.bus.PhaseEvent(name) for name in "abc"]
+    ranges, events = Ranges(), [RangeEvent(name, None, "user") for name in "abc"]
     for event in events:
-        ranges.phase_begins(event)
-    ranges.phase_ends(events[1])
+        ranges.range_begins(event)
+    ranges.range_ends(events[1])
     assert seen == ["a", "b", "c", None, None]
-    ranges.phase_ends(events[2])
+    ranges.range_ends(events[2])
     ranges.close()
     assert seen[5:] == [None]
 
 
-def test_without_nvtx_nothing_listens(monkeypatch):
-    monkeypatch.setattr(nvtx, "enabled", lambda: False)
+def test_what_an_arena_does_short_of_memory_is_told(seen):
+    arena = Arena(SimulatedSegments(8 << 20))
+    with gt.profiler.nvtx_ranges():
+        kept = arena.allocate(1 << 20)
+        with pytest.raises(MemoryError):
+            arena.allocate(16 << 20)
+    del kept
+    labels = [label for label in seen if label]
+    assert labels[0] == "segment acquired"
+    assert labels[-1] == "short of memory: fail" and "short of memory: collect" in labels
+
+
+@pytest.mark.parametrize(("given", "error", "said"), [
+    ((3,), TypeError, "a range named 3 was given; wanted a str"),
+    (("a", "b"), TypeError, "payload='b' was given; wanted an int, a float or None"),
+    (("a", 1, "c"), ValueError, "category='c' was given; wanted one of user, data")])
+def test_another_range_is_refused(seen, given, error, said):
+    with gt.profiler.nvtx_ranges(), pytest.raises(error, match=said):
+        gt.profiler.range(*given)
+    assert seen == []
+
+
+def test_without_a_profiler_ranges_do_nothing():
+    @gt.profiler.ranged
+    def squared(x, *, and_more=0):
+        """The square."""
+        return x * x + and_more
+
     with gt.profiler.nvtx_ranges():
         assert not bus.listeners
+    with pytest.raises(KeyError), gt.profiler.range("mine", 3):
+        raise KeyError
+    assert squared(3, and_more=1) == 10 and squared.__doc__ == "The square."
 
 
 # -- debug levels ----------------------------------------------------------------------------------

@@ -30,18 +30,23 @@ class OutOfMemorySteps:
         self._segments = segments
         self._streams = streams
         self._changing = changing
+        self._steps = (("", None), ("release", self._make_room), ("release", self._release),
+                       ("collect", self._collect), ("wait", self._wait))
 
     def run(self, size: int, attempt: Callable[[bool], Held]) -> Held:
         """The result of `attempt`, called under the lock. Raises NoRoom as its last call did."""
         why = ""
-        for makes_room in (None, self._make_room, self._release, self._collect, self._wait):
+        for step, makes_room in self._steps:
             if makes_room is None or makes_room(size):
+                if makes_room is not None:
+                    self._segments.tell_short(size, step)
                 try:
                     return self._changing(attempt)
                 except NoRoom as error:
                     why = str(error)
         if self._streams.capturing:
             why += "; nothing is released or waited for while a graph is captured"
+        self._segments.tell_short(size, "fail")
         raise NoRoom(why)
 
     def _make_room(self, size: int) -> bool:

@@ -32,7 +32,7 @@ from gtensor.memory.arena.streams import Streams
 from gtensor.memory.contract import report
 from gtensor.memory.contract.resource import Stats
 from gtensor.memory.sources import HUGE_PAGE, SegmentSource, segment_sizes
-from gtensor.system.bus import SegmentEvent, bus, tell_aside
+from gtensor.system.bus import SegmentEvent, ShortageEvent, bus, tell_aside
 
 if TYPE_CHECKING:
     from gtensor.memory.arena.stitched import Stitcher
@@ -172,6 +172,11 @@ class Segments:
         if bus.segments:
             tell_aside(bus.segments, SegmentEvent(self.source, ptr, nbytes, acquired))
 
+    def tell_short(self, size: int, step: str) -> None:
+        """Tell listeners what is done for a request that its own free list cannot serve."""
+        if bus.shortages:
+            tell_aside(bus.shortages, ShortageEvent(self.source, size, step))
+
     def _composed(self, pool: BlockPool, size: int) -> Chunk | None:
         """A chunk of a pool's free bytes, stitched if they are scattered."""
         chunk = None if self.stitcher is None else self.stitcher.compose(
@@ -236,6 +241,7 @@ class Segments:
             owner = segment.pool
             if owner.stream != pool.stream:
                 self.streams.order(pool.stream, owner.stream)
+                self.tell_short(size, "borrow")
             owner.hand_over(segment, pool)
             pool.taken += 1
             return pool.take(size) or self._composed(pool, size)
@@ -246,6 +252,7 @@ class Segments:
             if owner.stream != pool.stream:
                 try:
                     self.streams.order(pool.stream, owner.stream)
+                    self.tell_short(size, "borrow")
                 except BaseException:
                     owner.give(chunk)
                     raise

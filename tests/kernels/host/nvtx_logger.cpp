@@ -1,7 +1,8 @@
 // An NVTX tool for the tests: NVTX loads it because NVTX_INJECTION64_PATH names it, and it appends
 // a line for each range of a domain to the file named by NVTX_LOGGER_FILE:
-//     push DOMAIN MESSAGE
+//     push DOMAIN CATEGORY PAYLOAD MESSAGE
 //     pop DOMAIN
+// A missing category or payload is "-", a message that is not registered "?".
 // The layouts below are those of NVTX 3's ABI (nvtxDetail/nvtxTypes.h, nvToolsExt.h), which are
 // stable.
 #include <cstdint>
@@ -18,7 +19,7 @@ struct Attributes {
   uint32_t color;
   int32_t payload_type, reserved;
   uint64_t payload;
-  int32_t message_type;  // 1: text, 3: registered text
+  int32_t message_type;  // 3: registered text
   const void *message;
 };
 
@@ -31,19 +32,35 @@ struct Callbacks {
 
 const uint32_t callbacks_table = 1;  // NVTX_ETID_CALLBACKS
 const int core2 = 5;                 // NVTX_CB_MODULE_CORE2, the functions with a domain
-const unsigned push_id = 4, pop_id = 5, register_string_id = 10, create_domain_id = 12;
+const unsigned push_id = 4, pop_id = 5, name_category_id = 8, register_string_id = 10,
+               create_domain_id = 12;
+const unsigned most_categories = 64;
 
 FILE *file;
+const char *categories[most_categories];
 
 // Handles are the names themselves.
 void *create_domain(const char *name) { return strdup(name); }
 
 void *register_string(void *, const char *text) { return strdup(text); }
 
+void name_category(void *, uint32_t number, const char *name) {
+  if (number < most_categories) categories[number] = strdup(name);
+}
+
 int push(void *domain, const Attributes *attributes) {
-  const bool is_text = attributes->message_type == 1 || attributes->message_type == 3;
-  fprintf(file, "push %s %s\n", static_cast<char *>(domain),
-          is_text ? static_cast<const char *>(attributes->message) : "?");
+  char payload[32] = "-";
+  double number;
+  memcpy(&number, &attributes->payload, sizeof number);
+  if (attributes->payload_type == 2)
+    snprintf(payload, sizeof payload, "%lld", static_cast<long long>(attributes->payload));
+  else if (attributes->payload_type == 3)
+    snprintf(payload, sizeof payload, "%g", number);
+  const char *category =
+      attributes->category < most_categories ? categories[attributes->category] : nullptr;
+  fprintf(file, "push %s %s %s %s\n", static_cast<char *>(domain), category ? category : "-",
+          payload,
+          attributes->message_type == 3 ? static_cast<const char *>(attributes->message) : "?");
   fflush(file);
   return 0;
 }
@@ -66,6 +83,7 @@ extern "C" int InitializeInjectionNvtx2(const void *(*get_table)(uint32_t)) {
     return 0;
   *table[push_id] = reinterpret_cast<Function>(push);
   *table[pop_id] = reinterpret_cast<Function>(pop);
+  *table[name_category_id] = reinterpret_cast<Function>(name_category);
   *table[register_string_id] = reinterpret_cast<Function>(register_string);
   *table[create_domain_id] = reinterpret_cast<Function>(create_domain);
   return 1;
