@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -20,6 +20,7 @@ from gtensor.distributed.failing import FOLDER, noted
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PATIENCE = 10.0  # seconds after Ctrl-C, in which a step may end and be saved
+_GRACE = 3.0  # seconds from SIGTERM to SIGKILL
 _BLOCK = re.compile(r"PID (\d+) RUNNING AT|EXIT CODE: (\d+)")
 
 
@@ -41,13 +42,12 @@ def launch(ranks: int, command: Sequence[str], timeout: int | None = None) -> in
                    for pair in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))]
         for thread in threads:
             thread.start()
-        try:
-            with _ended_by_terminate():
+        with _ended_by_terminate():
+            try:
                 status = _waited(process)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)  # on which mpiexec ends its ranks
-                process.wait()
+            finally:
+                if process.poll() is None:
+                    _end(process)
         for thread in threads:
             thread.join(5)
         if told := reader.killed(Path(folder), ranks):
@@ -66,18 +66,16 @@ def mpiexec() -> str:
 
 
 def found_command(command: Sequence[str]) -> list[str]:
-    """The command; `python` and `gtensor` are this environment's where no other is found."""
+    """The command; `python` and `gtensor` are this environment's, which may not be on the path."""
     if not command:
         raise DistributedError("gtensor launch was given no command; wanted one, such as "
                                "`gtensor launch -n 2 -- python train.py`")
     first, *rest = command
     own = {"python": [sys.executable], "gtensor": [sys.executable, "-m", "gtensor"]}
-    if shutil.which(first) is None:
-        if first not in own:
-            raise DistributedError(f"gtensor launch was given the command {first!r}, which was not "
-                                   "found; wanted one that the shell finds")
-        return [*own[first], *rest]
-    return [*command]
+    if first not in own and shutil.which(first) is None:
+        raise DistributedError(f"gtensor launch was given the command {first!r}, which was not "
+                               "found; wanted one that the shell finds")
+    return [*own.get(first, [first]), *rest]
 
 
 def environment(ranks: int, folder: str, timeout: int | None) -> dict[str, str]:
@@ -111,10 +109,37 @@ def _waited(process: subprocess.Popen[bytes]) -> int:
         return 130
 
 
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End mpiexec, which asks its ranks to end, and kill them all if one does not."""
+    ranks = _descendants(process.pid)  # each may have a session of its own
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(_GRACE)
+    except subprocess.TimeoutExpired:
+        for one in (process.pid, *ranks):
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        process.wait()
+
+
+def _descendants(process: int) -> list[int]:
+    """The processes that it has started, and those that they have."""
+    pairs = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended since
+            state = stat.read_text(errors="replace").rpartition(")")[2].split()
+            pairs.append((int(stat.parent.name), int(state[1])))
+    found = [process]
+    for parent in found:
+        found += [child for child, its in pairs if its == parent]
+    return found[1:]
+
+
 @contextmanager
 def _ended_by_terminate() -> Iterator[None]:
-    """Within the block, SIGTERM (of a batch system) is SystemExit, so that no rank is left."""
+    """Within the block, SIGTERM (of a batch system) is SystemExit, once: no rank is left."""
     def end(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, end)

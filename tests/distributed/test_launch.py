@@ -48,6 +48,27 @@ sys.exit(3 if comm.rank == 1 else 0)
     assert done.returncode == 3 and not done.stderr
 
 
+def test_sigterm_leaves_no_rank_that_ignores_it(tmp_path: Path) -> None:
+    path = script(tmp_path, """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(f"up{comm.rank}", "w").write(str(os.getpid()))
+time.sleep(600)
+""")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "gtensor", "launch", "-n", "2", "--", "python", path],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    told = [tmp_path / "up0", tmp_path / "up1"]
+    while not all(file.exists() and file.read_text() for file in told):
+        assert running.poll() is None
+        time.sleep(0.02)
+    for _ in range(2):  # the second one while the first is obeyed
+        running.send_signal(signal.SIGTERM)
+    assert running.wait(20) == 128 + signal.SIGTERM
+    for file in told:
+        process = Path("/proc", file.read_text(), "stat")
+        assert not process.exists() or process.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 @pytest.mark.parametrize(("text", "told"), [
     ("if comm.rank == 1: raise KeyError('lost')\ncomm.barrier()", "rank 1 of 2: Traceback"),
     ("raise KeyError('lost')", "Traceback"),
