@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,10 @@ _PROGRAMS = {"cli", "hostcuda", "kernels", "profiling", "train"}
 _NOT_QUICK = {"gpu", "multi_gpu", "host_cuda", "slow", "bench", "thorough"}
 END = 120  # seconds that the process may take to end once all tests have
 _left_out = pytest.StashKey[dict[str, int]]()
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; children inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _starts_programs(path: Path) -> bool:

@@ -26,7 +26,9 @@ def machine(device: Device) -> dict[str, Any]:
     float32 matrix product, measured at the first call: a quarter of a second on the CPU.
     """
     copied, multiplied = ceilings(device)
-    return {"device": str(device), "name": device.describe()[0], "system": platform.platform(),
+    name = device.describe()[0] if device.type == "cuda" else (
+        platform.processor() or platform.machine())
+    return {"device": str(device), "name": name, "system": platform.platform(),
             "python": platform.python_version(), "numpy": np.__version__,
             "ceilings": {"bytes_per_second": copied, "flops_per_second": multiplied}}
 

@@ -90,7 +90,8 @@ def table(recorded: Recorded, sort_by: str, group_by: str, most: int, width: int
     found = rows(recorded.spans, group_by, sort_by)
     total = sum(row.time for row in found)
     machine = recorded.machine
-    title = (f"{sum(row.calls for row in found):,} ops took {time_text(total)} on "
+    calls = sum(row.calls for row in found)
+    title = (f"{calls:,} op{'' if calls == 1 else 's'} took {time_text(total)} on "
              f"{machine.get('device', '?')} ({machine.get('name', '?')}), in a block of "
              f"{time_text(recorded.seconds)}")
     return drawn(title, _grid(recorded, found, most, total, group_by, max(width, _NARROWEST)),
