@@ -26,6 +26,11 @@ from gtensor.system.fork_safety import free_at_forks
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
 
+__all__ = [
+    "generator", "get_state", "integers", "jump", "manual_seed", "normal", "permutation", "seeded",
+    "set_state", "uniform",
+]
+
 Shape = int | Sequence[int]
 
 

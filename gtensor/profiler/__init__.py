@@ -31,6 +31,11 @@ from gtensor.system.bus import listen
 from gtensor.system.ranges import range as range
 from gtensor.system.ranges import ranged as ranged
 
+__all__ = [
+    "Printer", "Profile", "ProfileError", "Span", "compare", "nvtx_ranges", "profile", "range",
+    "ranged",
+]
+
 
 @contextmanager
 def profile() -> Iterator[Profile]:
