@@ -113,6 +113,8 @@ def jump(streams: int) -> None:
     """Go on with another stream of the same seed: 2**128 draws further for each.
 
     Ranks that began with one seed, or one state, draw different numbers after `jump(rank)`.
+
+    Raises ValueError for a negative number.
     """
     if not isinstance(streams, int) or streams < 0:
         raise ValueError(f"jump was given {streams!r} streams; wanted an integer of 0 or more")

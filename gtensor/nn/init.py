@@ -57,7 +57,10 @@ def ones_(tensor: Tensor) -> Tensor:
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Ones on the diagonal of a matrix, zeros beside it."""
+    """Ones on the diagonal of a matrix, zeros beside it.
+
+    Raises ValueError for what is no matrix.
+    """
     if tensor.ndim != 2:
         raise ValueError(f"eye_ was given a tensor of shape {tensor.shape}; wanted a matrix")
     rows, columns = (arange(n, device=tensor.device) for n in tensor.shape)
@@ -67,7 +70,11 @@ def eye_(tensor: Tensor) -> Tensor:
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
 ) -> Tensor:
-    """Normally distributed values, drawn again where they are outside [a, b]."""
+    """Normally distributed values, drawn again where they are outside [a, b].
+
+    Raises ValueError for an interval that has next to no share of the distribution: drawing again
+    would not end.
+    """
     if not _share_inside(mean, std, a, b) > _LEAST_INSIDE:
         raise ValueError(f"trunc_normal_ was given mean={mean}, std={std}, a={a}, b={b}; wanted "
                          "a < b around the mean, so that drawing again ends")
@@ -95,6 +102,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
     Source: Saxe et al., "Exact solutions to the nonlinear dynamics of learning in deep linear
     neural networks", 2013.
+
+    Raises ValueError for fewer than two dimensions.
     """
     if tensor.ndim < 2:
         raise ValueError(f"orthogonal_ was given a tensor of shape {tensor.shape}; wanted at least "

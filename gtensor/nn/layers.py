@@ -68,6 +68,8 @@ class Embedding(Module):
     """Rows of a table: integer indices (...) -> (..., embedding_dim). Initially normal.
 
     The row `padding_idx` is zero at first and gets no gradient.
+
+    Raises ValueError for a padding_idx that is no row.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
@@ -94,7 +96,10 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """Zeroes elements with probability p and divides the others by 1 - p, while training."""
+    """Zeroes elements with probability p and divides the others by 1 - p, while training.
+
+    Raises ValueError for a p outside of 0 to 1.
+    """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()

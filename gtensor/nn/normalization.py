@@ -81,7 +81,10 @@ class RMSNorm(_RowNorm):
 
 
 class GroupNorm(Module):
-    """Each group of channels of each image to mean 0 and variance 1, then weight * x + bias."""
+    """Each group of channels of each image to mean 0 and variance 1, then weight * x + bias.
+
+    Raises ValueError unless num_groups divides num_channels.
+    """
 
     weight: Parameter | None
     bias: Parameter | None

@@ -306,6 +306,9 @@ class SequentialLR(LRScheduler):
     """One schedule after another: number i from step milestones[i - 1] on, counting from 0 again.
 
     Only this schedule steps them from then on.
+
+    Raises ValueError unless there is one milestone fewer than schedulers, in rising order, and for
+    schedulers of another optimizer.
     """
 
     def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler],

@@ -162,6 +162,7 @@ class Failing(Adaptor):
         self._refused = frozenset(calls)
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        """A block of the upstream, or OutOfMemoryError if this call was to fail."""
         self.calls += 1
         if self.calls in self._refused:
             raise OutOfMemoryError(f"allocation {self.calls} was told to fail", nbytes)

@@ -222,6 +222,8 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """input times the normal distribution function of it, exact or by tanh (approximate="tanh").
 
     Source: Hendrycks and Gimpel, "Gaussian error linear units", 2016.
+
+    Raises ValueError for another `approximate`.
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu was given approximate={approximate!r}; wanted 'none' or 'tanh'")
@@ -239,7 +241,10 @@ def sigmoid(input: Tensor) -> Tensor:
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold."""
+    """log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold.
+
+    Raises ValueError for a beta that is not positive.
+    """
     if not beta > 0:
         raise ValueError(f"softplus was given beta={beta}; wanted a positive number")
     return softplus_op(input, factor=float(beta), threshold=float(threshold))

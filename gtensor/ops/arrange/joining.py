@@ -138,7 +138,10 @@ def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
-    """x as a tile, laid `repetitions` times along each axis (of more axes than x has, or fewer)."""
+    """x as a tile, laid `repetitions` times along each axis (of more axes than x has, or fewer).
+
+    Raises ValueError for a negative number of repetitions.
+    """
     counts = integers(repetitions)
     if any(n < 0 for n in counts):
         raise ValueError(f"tile with repetitions {counts}; wanted 0 or more of each axis")

@@ -181,7 +181,10 @@ def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Axes start_dim to end_dim as one. A view where memory allows."""
+    """Axes start_dim to end_dim as one. A view where memory allows.
+
+    Raises ValueError for axes that are out of range or in the wrong order.
+    """
     if not x.ndim:
         return reshape(x, (1,))
     first, last = start_dim % x.ndim, end_dim % x.ndim
@@ -249,7 +252,10 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
 
 
 def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
-    """The axes `source` moved to the places `destination`, the others in their order: a view."""
+    """The axes `source` moved to the places `destination`, the others in their order: a view.
+
+    Raises ValueError unless there are as many destinations as sources.
+    """
     origins = axis_indices(source, x.ndim, "moveaxis")
     places = axis_indices(destination, x.ndim, "moveaxis")
     if len(origins) != len(places):
@@ -317,7 +323,10 @@ _broadcast_op = op(
 
 
 def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
-    """x repeated to `shape` without a copy: a view whose elements share memory."""
+    """x repeated to `shape` without a copy: a view whose elements share memory.
+
+    Raises ValueError where an axis, counted from the last, is neither 1 nor of that length.
+    """
     wanted = integers(shape)
     try:
         fits = np.broadcast_shapes(x.shape, wanted) == wanted
