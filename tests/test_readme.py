@@ -129,7 +129,7 @@ DOTTED = re.compile(r"(?<![\w./@-])(?:gtensor|gt|tests)(?:\.[A-Za-z]\w*)+")
 PROSE = {  # what is prose in a file of this kind; all of it in others
     ".py": r'#.*|"""(?s:.*?)"""', ".cpp": r"//.*", ".h": r"//.*", ".cu": r"//.*", ".cuh": r"//.*",
 }
-INVENTING = ("test_readme.py", "test_kernels_loader.py", "test_site.py")  # their prose names made-up files
+INVENTING = ("test_readme.py", "test_kernels_loader.py", "test_site.py")  # name made-up files
 WRITTEN = [path for pattern in ("gtensor/**/*.*", "kernels/*.*", "*.md",
                                 "docs/**/*.*", "profiling/**/*.*", "tests/**/*.py")
            for path in sorted(ROOT.glob(pattern)) if path.suffix in (*PROSE, ".md", ".sh")
