@@ -253,7 +253,10 @@ def integers(
     low: int, high: int, shape: Shape, *, dtype: DTypeLike | None = None,
     device: Device | str | None = None
 ) -> Tensor:
-    """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none."""
+    """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none.
+
+    `shape` is one argument, an integer or several.
+    """
     if not low < high:
         raise ValueError(f"integers was given low={low} and high={high}; wanted low < high")
     wanted = element_type(dtype or np.int64)

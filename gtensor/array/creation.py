@@ -167,7 +167,10 @@ def empty_like(
 def full_like(
     x: Tensor, /, fill_value: complex, *, dtype: DTypeLike | None = None, device: DeviceLike = None
 ) -> Tensor:
-    """A tensor of x's shape, dtype and device, unless given, filled with a number."""
+    """A tensor of x's shape, dtype and device, unless given, filled with a number.
+
+    Raises TypeError for a value that is no number, or that the dtype cannot hold.
+    """
     return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
 
 
@@ -250,7 +253,10 @@ def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: DTypeLike | None = None,
     device: DeviceLike = None,
 ) -> Tensor:
-    """Ones on the k-th diagonal, else zeros, (n_rows, n_cols or n_rows); float32 unless given."""
+    """Ones on the k-th diagonal, else zeros, (n_rows, n_cols or n_rows); float32 unless given.
+
+    Raises ValueError for a negative number of rows or columns.
+    """
     wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
     return _made("eye", device, lambda xp: xp.eye(n_rows, n_cols, k=k, dtype=wanted))
 

@@ -30,19 +30,28 @@ _LEAST_INSIDE = 1e-3  # below this share of hits trunc_normal_ would draw for to
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Values uniform in [a, b)."""
+    """Values uniform in [a, b).
+
+    Raises ValueError for a above b, TypeError for a dtype that is not floating.
+    """
     return _written(tensor, random.uniform(tensor.shape, low=a, high=b, dtype=tensor.dtype,
                                            device=tensor.device))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """Normally distributed values."""
+    """Normally distributed values.
+
+    Raises ValueError for a negative `std`, TypeError for a dtype that is not floating.
+    """
     return _written(tensor, random.normal(tensor.shape, mean=mean, std=std, dtype=tensor.dtype,
                                           device=tensor.device))
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """The same value everywhere."""
+    """The same value everywhere.
+
+    Raises TypeError for a value that is no number.
+    """
     return _written(tensor, val)
 
 
@@ -123,7 +132,11 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 def kaiming_uniform_(
     tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Uniform in +-gain * sqrt(3 / fan) (He et al., 2015); `a` is the leaky ReLU's slope."""
+    """Uniform in +-gain * sqrt(3 / fan) (He et al., 2015); `a` is the leaky ReLU's slope.
+
+    Arguments as for `kaiming_normal_`. Raises ValueError for another mode or nonlinearity, and
+    below two dimensions.
+    """
     bound = calculate_gain(nonlinearity, a) * math.sqrt(3.0 / _fan(tensor, mode))
     return uniform_(tensor, -bound, bound)
 
@@ -131,18 +144,33 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Normal with standard deviation gain / sqrt(fan) (He et al., 2015)."""
+    """Normal with standard deviation gain / sqrt(fan) (He et al., 2015).
+
+    Args:
+        tensor: a weight (out, in, *kernel).
+        a: the slope of the leaky ReLU behind it.
+        mode: which fan, "fan_in" or "fan_out".
+        nonlinearity: what `calculate_gain` takes.
+
+    Raises ValueError for another mode or nonlinearity, and below two dimensions.
+    """
     return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode)))
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+    """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010).
+
+    Raises ValueError below two dimensions.
+    """
     bound = gain * math.sqrt(6.0 / sum(fans(tensor)))
     return uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Normal with standard deviation gain * sqrt(2 / (fan_in + fan_out))."""
+    """Normal with standard deviation gain * sqrt(2 / (fan_in + fan_out)).
+
+    Raises ValueError below two dimensions. Source: Glorot and Bengio, 2010.
+    """
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor))))
 
 

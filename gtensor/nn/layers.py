@@ -43,7 +43,11 @@ def weight_and_bias(
 
 
 class Linear(Module):
-    """y = x @ weight.T + bias over the last axis: (..., in_features) -> (..., out_features)."""
+    """y = x @ weight.T + bias over the last axis: (..., in_features) -> (..., out_features).
+
+    The weight is (out_features, in_features), the bias (out_features,). Raises ValueError, when it
+    is called, for another number of features.
+    """
 
     weight: Parameter  # (out_features, in_features)
     bias: Parameter | None  # (out_features,)
@@ -117,7 +121,11 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """Axes start_dim to end_dim become one: by default (N, ...) -> (N, features)."""
+    """Axes start_dim to end_dim become one: by default (N, ...) -> (N, features).
+
+    A view where memory allows. Raises ValueError, when it is called, for axes that are out of range
+    or in the wrong order.
+    """
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()

@@ -154,7 +154,10 @@ class Captured(Adaptor):
 
 
 class Failing(Adaptor):
-    """Refuses the allocations with these numbers (1 is the first), for tests."""
+    """Refuses the allocations with these numbers (1 is the first), for tests.
+
+    They raise OutOfMemoryError; all others go to `upstream`.
+    """
 
     def __init__(self, upstream: Resource, *calls: int) -> None:
         super().__init__(upstream)

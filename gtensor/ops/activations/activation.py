@@ -201,7 +201,11 @@ def relu(input: Tensor) -> Tensor:
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """input where positive, else input * negative_slope. With a positive slope saves its output."""
+    """input where positive, else input * negative_slope. With a positive slope saves its output.
+
+    Elementwise. Source: Maas et al., "Rectifier nonlinearities improve neural network acoustic
+    models", 2013.
+    """
     if negative_slope > 0:
         return leaky_relu_op(input, negative_slope=float(negative_slope))
     return where(input > 0, input, input * negative_slope) if negative_slope else relu(input)

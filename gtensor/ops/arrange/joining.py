@@ -129,7 +129,10 @@ def _tensors(name: str, arrays: Sequence[Tensor]) -> list[Tensor]:
 
 
 def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
-    """The slices of x along `axis`, without that axis: views."""
+    """The slices of x along `axis`, without that axis: views.
+
+    A tuple of as many tensors as the axis is long. Raises AxisError for an axis that there is not.
+    """
     place = axis_index(axis, x.ndim, "unstack")
     return tuple(get_item(x, (slice(None),) * place + (i,)) for i in range(x.shape[place]))
 

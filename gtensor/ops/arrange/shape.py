@@ -195,7 +195,10 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
-    """Without the given axes, which must have size 1 (else ValueError), or all of them: a view."""
+    """Without the given axes, which must have size 1 (else ValueError), or all of them: a view.
+
+    `axis` is an integer or several; without it all axes of size 1 go.
+    """
     if axis is None:
         gone: Sequence[int] = [i for i, n in enumerate(x.shape) if n == 1]
     else:
@@ -207,7 +210,11 @@ def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
 
 
 def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
-    """With a new axis of size 1 at `axis` of the result, or at several: a view."""
+    """With a new axis of size 1 at `axis` of the result, or at several: a view.
+
+    Raises AxisError for an axis that the result does not have, ValueError for one that is given
+    twice.
+    """
     count = len(integers(axis))
     new = axis_indices(axis, x.ndim + count, "expand_dims")
     sizes = iter(x.shape)

@@ -626,7 +626,11 @@ def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Minus the log-probabilities at the class indices; arguments as for cross_entropy."""
+    """Minus the log-probabilities at the class indices; arguments as for cross_entropy.
+
+    input is (N, C, ...), target (N, ...). Raises ValueError for other shapes, and for a class index
+    out of range on the CPU; on a GPU the check would wait.
+    """
     check_reduction("nll_loss", reduction)
     same_dtype("nll_loss", input=input)
     check_targets("nll_loss", input, target, ignore_index)
