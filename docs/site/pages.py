@@ -16,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import reference
 
 ROOT = Path(__file__).parents[2]
-SHOWN = (".md", ".png", ".svg", ".css", ".js", ".html")  # of the files in the folders
+SHOWN = (  # of the files in the folders
+    ".md", ".png", ".svg", ".css", ".js", ".html", ".json")
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "profiling/*.md",
            "profiling/results/**/*")
 

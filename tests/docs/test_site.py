@@ -14,9 +14,9 @@ import pytest
 import reference
 from browser import browser
 
-ROOT = Path(__file__).parents[2]
+import gtensor as gt
 
-pytestmark = pytest.mark.thorough
+ROOT = Path(__file__).parents[2]
 
 
 def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
@@ -27,57 +27,60 @@ def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
         timeout=300)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    built = build(ROOT / "mkdocs.yml", folder)
-    assert built.returncode == 0, built.stderr
-    return folder
-
-
 def missing(names: Iterable[str], pages: Iterable[str]) -> list[str]:
     """The names that do not have exactly one entry on the pages."""
     entries = Counter(name for page in pages for name in re.findall(r'<h\d id="([\w.]+)"', page))
     return [name for name in names if entries[name] != 1]
 
 
-def test_every_public_name_has_an_entry(site: Path) -> None:
-    pages = [page.read_text(encoding="utf-8") for page in (site / reference.FOLDER).glob("*.html")]
+LOADED = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="((?:https?:)?//[^"]*)"')
+SEARCH = """new Promise((found) => {
+    const input = document.querySelector("input.md-search__input");
+    const look = () => {
+        const links = [...document.querySelectorAll(".md-search-result__link")];
+        if (links.length) return found(links.map((link) => link.href));
+        input.focus();
+        input.value = "cholesky";
+        input.dispatchEvent(new Event("keyup"));
+        setTimeout(look, 100);
+    };
+    look();
+})"""
+
+
+@pytest.mark.thorough
+def test_the_site_has_every_name_loads_nothing_and_can_be_searched(tmp_path: Path) -> None:
+    """One test, so that the site is built once."""
+    built = build(ROOT / "mkdocs.yml", tmp_path)
+    assert built.returncode == 0, built.stderr
+    pages = {path: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")}
+    entries = [text for path, text in pages.items()
+               if path.parent == tmp_path / reference.FOLDER]
     names = {home for placed in reference.entries().values() for home in placed.values()}
-    names |= {f"gtensor.Tensor.{name}" for name in dir(reference.gt.Tensor) if name[0] != "_"}
-    assert len(pages) == len(reference.PAGES) and len(names) > 450
-    assert not missing(names, pages)
-    assert missing(["gtensor.exp"], [*pages, '<h3 id="gtensor.exp"']) == ["gtensor.exp"]
-    assert missing(["gtensor.hidden"], pages) == ["gtensor.hidden"]
-
-
-def test_nothing_is_loaded_from_the_network(site: Path) -> None:
-    loaded = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?:https?:)?//[^"]*"')
-    pages = [page.read_text(encoding="utf-8") for page in site.rglob("*.html")]
-    assert len(pages) > 50
-    assert [found for page in pages for found in loaded.findall(page)] == []
-    assert loaded.findall('<script src="https://a.b/c.js">')
-
-
-def test_search_finds_a_name_in_a_page_opened_from_the_disk(site: Path) -> None:
-    ask = """new Promise((found) => {
-        const input = document.querySelector("input.md-search__input");
-        const look = () => {
-            const links = [...document.querySelectorAll(".md-search-result__link")];
-            if (links.length) return found(links.map((link) => link.href));
-            input.focus(); input.value = "cholesky";
-            input.dispatchEvent(new Event("keyup"));
-            setTimeout(look, 100);
-        };
-        look();
-    })"""
-    with browser() as page:
-        page.open(site / "docs" / "guide.html")
-        links = page.run(ask)
+    names |= {f"gtensor.Tensor.{name}" for name in dir(gt.Tensor) if name[0] != "_"}
+    assert len(entries) == len(reference.PAGES) and len(names) > 450
+    assert not missing(names, entries)
+    assert not [found for text in pages.values() for found in LOADED.findall(text)]
+    with browser() as page:  # from the disk
+        page.open(tmp_path / "docs" / "guide.html")
+        links = page.run(SEARCH)
         assert page.errors == []
     assert any("reference/linalg.html" in link for link in links)
 
 
+def test_names_without_an_entry_or_with_two_are_found() -> None:
+    pages = ['<h2 id="gtensor.exp"><h2 id="gtensor.log">', '<h3 id="gtensor.log" class="c">']
+    assert missing(["gtensor.exp", "gtensor.log", "gtensor.sin"], pages) == [
+        "gtensor.log", "gtensor.sin"]
+
+
+def test_what_is_loaded_from_the_network_is_found() -> None:
+    assert LOADED.findall('<script defer src="https://a.b/c.js"><link href="//a.b/d.css">'
+                          '<a href="https://a.b/"><img src="e.png">') == [
+        "https://a.b/c.js", "//a.b/d.css"]
+
+
+@pytest.mark.thorough
 def test_what_leads_nowhere_ends_the_build(tmp_path: Path) -> None:
     """The planted faults: a file, a heading and a name that are not there."""
     (tmp_path / "pages").mkdir()
