@@ -55,7 +55,7 @@ $ python -c "print(1)"
 """
 FAULTS = {  # a fault of a page -> what is replaced, by what, and what the check says
     "a wrong number": ("root 1.4142", "root 1.44", "block below line 7 prints\nroot 1.4142"),
-    "a wrong word": ("1.4 and ...", "1.4 or ...", "below line 22 prints\n1.4 and more"),
+    "a wrong word": ("1.4 and ...", "1.4 or ...", "prints\n1.4 and more"),
     "a block that raises": ("sqrt(2)", "sqrt(-2)", 'File "page.md", line 10'),
     "a name that is not there": ("{root:.1f}", "{rot:.1f}", "name 'rot' is not defined"),
     "a warning": ("import math", "import warnings\nwarnings.warn('old')", "UserWarning: old"),
