@@ -4,6 +4,7 @@
     ```python title="train.py"   is written to that file
     ```console                   lines that begin with "$ " run; the lines below are their output
     ```text                      right after one of the first kind: what that block prints
+    ```text title="times vary"   the same, of which the words are compared, in any order
 
 Other blocks (`sh`, a text elsewhere) are only shown. `python -m documents PAGE` runs a page in the
 current folder and prints, as JSON, what its blocks printed; `check` does so in another folder, and
@@ -21,12 +22,14 @@ import re
 import subprocess
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 WITHIN = 0.01  # by which part a number with a decimal point may differ, or by its last digit
+VARIES = "times vary"
 SECONDS = 120
 _FENCED = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.S | re.M)
 _NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d*(?:e[+-]?\d+)?(?![\w.]*\d)")
@@ -41,6 +44,7 @@ class Block:
     text: str
     line: int  # of the page, before its first one
     shown: str = ""
+    varies: bool = False  # only the words of what is shown are compared
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -54,7 +58,7 @@ def blocks_of(page: Path) -> list[Block]:
             found.append(block)
             end = match.end() if block.language == "python" and not block.title else -1
         elif block.language == "text" and end >= 0 and not text[end:match.start()].strip():
-            found[-1].shown = block.text
+            found[-1].shown, found[-1].varies = block.text, block.title == VARIES
     return found
 
 
@@ -116,12 +120,21 @@ def _differences(page: Path, printed: list[str]) -> Iterator[str]:
                 found = next(outputs)
                 if shown.strip() and not matches(shown, found):
                     yield _difference(f"{page.name}: `{command}`", shown, found)
-        elif not matches(block.shown, found := next(outputs)):
+        elif not (same_words if block.varies else matches)(block.shown, found := next(outputs)):
             yield _difference(f"{page.name}, block below line {block.line}", block.shown, found)
 
 
 def _difference(where: str, shown: str, found: str) -> str:
     return f"{where} prints\n{found or 'nothing'}\nThe page shows\n{shown or 'nothing'}"
+
+
+def same_words(shown: str, printed: str) -> bool:
+    """Whether two texts have the same words of three letters or more: units may differ.
+
+    Where `...` is shown, more words may be printed.
+    """
+    first, second = (Counter(re.findall(r"[A-Za-z_]{3,}", text)) for text in (shown, printed))
+    return first <= second if "..." in shown else first == second
 
 
 def matches(shown: str, printed: str) -> bool:

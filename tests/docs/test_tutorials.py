@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from documents import check, matches
+from documents import check, matches, same_words
 
 PAGES = sorted((Path(__file__).parents[2] / "docs/tutorials").glob("*.md"))
 
@@ -47,6 +47,14 @@ print(f"{root:.1f}", "and more")     # a name of the block before
 1.4 and ...
 ```
 
+```python
+print("took 3.5 ms")
+```
+
+```text title="times vary"
+took 7.25 us
+```
+
 ```console
 $ python script.py
 half of it 0.5
@@ -56,6 +64,7 @@ $ python -c "print(1)"
 FAULTS = {  # a fault of a page -> what is replaced, by what, and what the check says
     "a wrong number": ("root 1.4142", "root 1.44", "block below line 7 prints\nroot 1.4142"),
     "a wrong word": ("1.4 and ...", "1.4 or ...", "prints\n1.4 and more"),
+    "a wrong word beside times": ("took 7.25", "lasted 7.25", "shows\nlasted 7.25 us"),
     "a block that raises": ("sqrt(2)", "sqrt(-2)", 'File "page.md", line 10'),
     "a name that is not there": ("{root:.1f}", "{rot:.1f}", "name 'rot' is not defined"),
     "a warning": ("import math", "import warnings\nwarnings.warn('old')", "UserWarning: old"),
@@ -87,3 +96,12 @@ def test_a_fault_of_a_page_is_found(fault: str, tmp_path: Path) -> None:
 ])
 def test_what_counts_as_the_same_output(shown: str, printed: str, same: bool) -> None:
     assert matches(shown, printed) is same
+
+
+@pytest.mark.parametrize(("shown", "printed", "same"), [
+    ("tanh 3 us\nexp 2 us", "exp 4 ms\ntanh 3 us", True), ("tanh 3 us", "tan 3 us", False),
+    ("tanh 3 us", "tanh 3 us\nexp 1 us", False), ("some words", "", False),
+    ("tanh ... 3 us", "tanh 3 us\nexp 1 us", True), ("tanh tanh ...", "tanh exp", False),
+])
+def test_what_counts_as_the_same_words(shown: str, printed: str, same: bool) -> None:
+    assert same_words(shown, printed) is same
