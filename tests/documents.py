@@ -102,8 +102,9 @@ def check(page: Path, folder: Path) -> list[str]:
     environment = {
         **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT)]),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "100", "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    ran = subprocess.run([sys.executable, "-W", "error", "-m", "documents", str(page)], cwd=folder,
+        "PYTHONWARNINGS": "error", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "100",
+        "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    ran = subprocess.run([sys.executable, "-m", "documents", str(page)], cwd=folder,
                          env=environment, capture_output=True, text=True, timeout=SECONDS)
     if ran.returncode:
         return [f"{page.name} did not run to its end:\n{ran.stderr}"]

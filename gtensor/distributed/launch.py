@@ -177,6 +177,7 @@ class _Reader:
                                           "Please see the FAQ", "[mpiexec@", "[proxy:", "Abort(")):
                     (raw.write(line) if raw else target.write(text))
             target.flush()
+        source.close()
 
     def _note(self, text: str) -> None:
         for process, status in _BLOCK.findall(text):
