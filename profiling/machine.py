@@ -30,9 +30,11 @@ def slug(device: str) -> str:
 
 def describe(device: str) -> dict[str, Any]:
     """The machine, as it stands in a result."""
+    from gtensor.profiler.machine import processor  # late: NumPy's threads are set first
+
     found: dict[str, Any] = {
         "slug": slug(device), "system": platform.system(), "architecture": platform.machine(),
-        "processor": _processor(), "cores": cores(), "memory_bytes": _memory_bytes(),
+        "processor": processor(), "cores": cores(), "memory_bytes": _memory_bytes(),
     }
     if device != "cpu":
         found["gpu"] = gpu()
@@ -81,15 +83,6 @@ def command() -> str:
 def now() -> str:
     """Date and time, UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-    return found[1] if found else platform.processor()
 
 
 def _memory_bytes() -> int:

@@ -1,4 +1,4 @@
-"""The command `gtensor`: train a recipe, sample from it, explain memory, see what is there."""
+"""The command `gtensor`: train a recipe, sample from it, profile, explain memory, what is there."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import gtensor
 from gtensor.cli.info import facts, text
 from gtensor.cli.memory import GROUPS, load, show
 from gtensor.cli.memory import facts as explained
+from gtensor.cli.recipes import recipe_parser
 from gtensor.settings import settings
-from gtensor.train import RECIPES, UserError, recipe_of
+from gtensor.train import RECIPES, UserError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="examples:\n  gtensor train digits\n"
                "  gtensor train text --arch ssm\n"
                "  gtensor sample runs/text/checkpoint.safetensors --prompt 'The list'\n"
+               "  gtensor profile train.py\n  gtensor profile --recipe text\n"
                "  gtensor memory run.pickle\n  gtensor info --json")
     top.add_argument("--version", action="version", version=f"gtensor {gtensor.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
@@ -100,6 +101,9 @@ PyTorch's own snapshots (torch.cuda.memory._dump_snapshot) are read, too.""")
     explain.add_argument("--most", type=_rows, default=15, metavar="N", help="rows of a table (15)")
     explain.add_argument("--json", action="store_true", help="everything as JSON, in bytes")
 
+    from gtensor.cli import profile
+
+    profile.add_to(commands)
     info = commands.add_parser("info", help="what this machine has, and what is missing",
                                description="Devices, versions, settings, and what is missing.")
     info.add_argument("--json", action="store_true", help="as JSON")
@@ -112,22 +116,12 @@ def _rows(text: str) -> int:
     return int(text)
 
 
-def recipe_parser(name: str) -> argparse.ArgumentParser:
-    """The options of a recipe. UserError if it is unknown."""
-    kind, defaults = recipe_of(name)
-    made = argparse.ArgumentParser(
-        prog=f"gtensor train {name}", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=kind.title)
+def train_parser(name: str) -> argparse.ArgumentParser:
+    """The options of `gtensor train NAME`. UserError if there is no such recipe."""
+    made = recipe_parser(name, "train")
     made.add_argument("--out", type=Path, metavar="DIR",
                       help=f"folder of the run (runs/{name})")
     made.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
-    for one in fields(defaults):
-        default, about = getattr(defaults, one.name), one.metadata
-        shown = "" if default in (None, ()) else f" ({default})"
-        made.add_argument(
-            f"--{one.name.replace('_', '-')}", type=str if default in (None, ()) else type(default),
-            nargs="+" if about["many"] else None, help=about["help"] + shown,
-            metavar="|".join(about["choices"]) or None)
     made.add_argument("--quiet", action="store_true", help="print errors only")
     return made
 
@@ -163,6 +157,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             words = given.words[1:] if given.words[:1] == ["--"] else given.words
             return launch(given.ranks, words, given.timeout)
+        if given.command == "profile":
+            from gtensor.cli import profile
+
+            return profile.run(given)
         if given.command == "sample":
             from gtensor.train.sampling import sample
 
@@ -171,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return sample(**options)
         from gtensor.train.command import train
 
-        return train(given.recipe, **vars(recipe_parser(given.recipe).parse_args(given.options)))
+        return train(given.recipe, **vars(train_parser(given.recipe).parse_args(given.options)))
     except KeyboardInterrupt:
         lost = "; nothing was saved since the last epoch" if given.command == "train" else ""
         print(f"gtensor: interrupted{lost}", file=sys.stderr)

@@ -18,26 +18,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
-from gtensor.profiler.compare import compare as compare
+from gtensor.profiler.comparison import compare as compare
 from gtensor.profiler.listeners import Printer as Printer
 from gtensor.profiler.profiles import Profile as Profile
 from gtensor.profiler.ranges import nvtx_ranges as nvtx_ranges
 from gtensor.profiler.recorder import recorder
 from gtensor.profiler.spans import ProfileError as ProfileError
 from gtensor.profiler.spans import Span as Span
+from gtensor.profiler.steps import Steps
 from gtensor.system.bus import listen
 from gtensor.system.ranges import range as range
 from gtensor.system.ranges import ranged as ranged
 
 
 @contextmanager
-def profile() -> Iterator[Profile]:
+def profile(steps: tuple[int, int] | None = None) -> Iterator[Profile]:
     """Measure every op in the block, in all threads; read the profile after it.
 
     Nothing in the block waits for a GPU. A profile can be taken within another one.
+
+    Args:
+        steps: (first, count): only `count` steps, after the `first` ones, which compile kernels and
+            fill the arena. A step ends with the update of an optimizer. A block of no more than
+            `first` steps gives an empty profile. None measures the whole block.
+
+    Raises ValueError unless `first` is an integer of at least 0 and `count` of at least 1.
     """
-    with listen(recorder()) as found:
+    found = recorder()
+    if steps is None:
+        with found.measuring():
+            yield Profile(found.recorded)
+        return
+    with ExitStack() as window, listen(Steps(
+            *steps, lambda: window.enter_context(found.measuring()), window.close)):
         yield Profile(found.recorded)
-        found.close()

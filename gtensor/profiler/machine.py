@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import re
 from functools import cache
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +28,20 @@ def machine(device: Device) -> dict[str, Any]:
     float32 matrix product, measured at the first call: a quarter of a second on the CPU.
     """
     copied, multiplied = ceilings(device)
-    name = device.describe()[0] if device.type == "cuda" else (
-        platform.processor() or platform.machine())
+    name = device.describe()[0] if device.type == "cuda" else processor()
     return {"device": str(device), "name": name, "system": platform.platform(),
             "python": platform.python_version(), "numpy": np.__version__,
             "ceilings": {"bytes_per_second": copied, "flops_per_second": multiplied}}
+
+
+def processor() -> str:
+    """The model of this machine's processor, its architecture where the system does not say."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 @cache

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _PHASES = {"forward": "#4c86c6", "backward": "#d9822b", "update": "#3f9b6b"}
 _MODULE, _INK, _SOFT = "#dfe5ec", "#20242a", "#6b7280"
 _LEAST = 0.004  # of the width; narrower boxes would be lines
+_LEAST_TIME = 1e-3  # of all ops' time
 
 
 def require_matplotlib() -> None:
@@ -90,23 +91,29 @@ def _placed(
 
 
 def roofline(recorded: Recorded, most: int = 12) -> bytes:
-    """The PNG of ops under the ceilings: operations per byte and per second, of the slowest ops."""
+    """The PNG of ops under the ceilings: operations per byte and per second.
+
+    Ops of less than a thousandth of the time are left out; the `most` slowest have their names.
+    """
     ceilings = recorded.machine.get("ceilings", {})
     bandwidth, peak = ceilings.get("bytes_per_second"), ceilings.get("flops_per_second")
     found = [row for row in rows(recorded.spans) if row.flops and row.moved and row.time > 0]
     total = sum(row.time for row in found) or 1.0
+    found = [row for row in found if row.time >= _LEAST_TIME * total]
     figure, axes = _figure((9, 6))
+    notes = []
     intensity = [row.flops / row.moved for row in found]
     low, high = min([0.03, *intensity]) / 2, max([100.0, *intensity]) * 2
     if bandwidth and peak:
         knee = peak / bandwidth
         axes.plot([low, knee, max(high, 2 * knee)], [low * bandwidth, peak, peak], color=_INK,
                   linewidth=1.4)
-        axes.annotate(f"copy: {quantity(bandwidth)}B/s", (3 * low, 3 * low * bandwidth),
-                      (8, -14), textcoords="offset points", fontsize=9, color=_SOFT)
-        axes.text(max(high, 2 * knee) / 1.1, peak * 1.12,
-                  f"float32 matrix product: {quantity(peak)}FLOP/s", fontsize=9, color=_SOFT,
-                  ha="right")
+        notes.append(axes.annotate(
+            f"copy: {quantity(bandwidth)}B/s", (3 * low, 3 * low * bandwidth), (8, -14),
+            textcoords="offset points", fontsize=9, color=_SOFT))
+        notes.append(axes.text(
+            max(high, 2 * knee) / 1.1, peak * 1.12,
+            f"float32 matrix product: {quantity(peak)}FLOP/s", fontsize=9, color=_SOFT, ha="right"))
         high = max(high, 2 * knee)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -117,7 +124,7 @@ def roofline(recorded: Recorded, most: int = 12) -> bytes:
     axes.scatter(intensity, rates, s=areas, alpha=0.75, linewidths=0,
                  color=[_PHASES.get(row.name.split()[-1], _SOFT) for row in found])
     _label(figure, axes, [(row.name, *place) for row, place in zip(
-        found[:most], zip(intensity, rates, areas, strict=True), strict=False)])
+        found[:most], zip(intensity, rates, areas, strict=True), strict=False)], notes)
     axes.set_xlabel("operations per byte, by the ops' definitions")
     axes.set_ylabel("operations per second")
     for name, colour in _PHASES.items():
@@ -129,13 +136,14 @@ def roofline(recorded: Recorded, most: int = 12) -> bytes:
     return _png(figure)
 
 
-def _label(figure: Any, axes: Any, points: list[tuple[str, float, float, float]]) -> None:
-    """Names beside points (x, y, area), each where it first covers no name or point; else none."""
+def _label(figure: Any, axes: Any, points: list[tuple[str, float, float, float]],
+           notes: list[Any]) -> None:
+    """Names beside points (x, y, area), each where it first covers no text or point; else none."""
     from matplotlib.transforms import Bbox
 
     figure.draw_without_rendering()
     renderer, pixel = figure.canvas.get_renderer(), figure.dpi / 72
-    taken: list[Any] = []
+    taken = [note.get_window_extent(renderer) for note in notes]
     for _, x, y, area in points:
         (left, low), half = axes.transData.transform((x, y)), area**0.5 / 2.2 * pixel
         taken.append(Bbox([[left - half, low - half], [left + half, low + half]]))

@@ -58,7 +58,7 @@ class Profile:
 
         Args:
             sort_by: "time", "calls", "launches", "bytes", "flops" or "allocations".
-            group_by: "op", "module" or "line" (of the user's code).
+            group_by: "op", "module", "phase" or "line" (of the user's code).
             most: rows.
 
         Raises ValueError for another order or group, ModuleNotFoundError without rich.

@@ -11,6 +11,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter_ns
 from types import CodeType
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from gtensor.system.bus import (
     RangeEvent,
     SegmentEvent,
     here,
+    listen,
 )
 from gtensor.system.source_line import place, user_frame
 
@@ -84,7 +86,7 @@ class _Here(threading.local):
 
 
 class Recorder:
-    """Notes ops, phases and allocations of all threads from its making until `close`."""
+    """Notes ops, phases and allocations of all threads while it is `measuring`."""
 
     def __init__(self) -> None:
         self._threads: list[_Notes] = []
@@ -93,9 +95,15 @@ class Recorder:
         self._first: dict[Device, Any] = {}  # a GPU's first mark
         self._start = self._end = perf_counter_ns()
 
-    def close(self) -> None:
-        """The measured block has ended."""
-        self._end = perf_counter_ns()
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Measure the block."""
+        self._start = perf_counter_ns()
+        try:
+            with listen(self):
+                yield
+        finally:
+            self._end = perf_counter_ns()
 
     # -- noting ------------------------------------------------------------------------------------
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gtensor.memory.contract.report import size_text
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from gtensor.profiler.spans import Recorded, Span
 
 GROUPS: dict[str, Callable[[Span], str]] = {
     "op": lambda span: f"{span.name} {span.phase}",
     "module": lambda span: span.module or "(outside modules)",
+    "phase": lambda span: span.phase,
     "line": lambda span: span.source or "(unknown)",
 }
 ORDERS: dict[str, Callable[[Row], float]] = {
@@ -126,7 +130,7 @@ def _grid(recorded: Recorded, found: Sequence[Row], most: int, total: float, gro
             f"{100 * row.reused / row.allocations:.0f}%" if row.allocations else "-")
     grid = new_grid(group_by, columns)
     for row in found[:most]:
-        grid.add_row(Text(row.name), *[cell(row) for cell in columns.values()])
+        grid.add_row(name_text(row, group_by), *[cell(row) for cell in columns.values()])
     if len(found) > most:
         rest = found[most:]
         share = sum(row.time for row in rest) / total if total else 0
@@ -146,6 +150,18 @@ def new_grid(group_by: str, heads: Iterable[str]) -> Table:
     for head in heads:
         grid.add_column(head, justify="right", no_wrap=True)
     return grid
+
+
+def name_text(row: Row, group_by: str) -> Text:
+    """A row's name as it is shown: a file by its path from the working folder, or gtensor's."""
+    from rich.text import Text
+
+    if group_by != "line":
+        return Text(row.name)
+    short = row.name
+    for folder in (Path.cwd(), Path(__file__).parents[2]):
+        short = short.removeprefix(f"{folder}{os.sep}")
+    return Text(short, no_wrap=True, overflow="ellipsis")
 
 
 def drawn(title: str, grid: Table, width: int) -> str:

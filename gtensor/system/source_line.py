@@ -8,13 +8,15 @@ import os
 from types import CodeType, FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_RECIPES = os.path.join(_PACKAGE, "train") + os.sep  # programs that use gtensor, as a user's do
 
 
 class _Inside(dict[str, bool]):
     """File name -> is it gtensor's own, or that of a `with` block which it enters."""
 
     def __missing__(self, name: str) -> bool:
-        self[name] = own = name.startswith(_PACKAGE) or name == contextlib.__file__
+        self[name] = own = name == contextlib.__file__ or (
+            name.startswith(_PACKAGE) and not name.startswith(_RECIPES))
         return own
 
 

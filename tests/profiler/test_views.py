@@ -9,7 +9,7 @@ import random
 import pytest
 
 from gtensor.profiler import Profile, ProfileError, Span, compare
-from gtensor.profiler.compare import changes
+from gtensor.profiler.comparison import changes
 from gtensor.profiler.pictures import _boxes
 from gtensor.profiler.spans import Recorded
 from gtensor.profiler.table import own_times, rows
@@ -61,7 +61,7 @@ def given():
 # -- tables ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("group", ["op", "module", "line"])
+@pytest.mark.parametrize("group", ["op", "module", "phase", "line"])
 def test_a_table_accounts_for_everything(given, group):
     found = rows(given.spans, group)
     ops = [s for s in given.spans if s.kind == "op"]
@@ -96,7 +96,7 @@ def test_rates_are_compared_with_the_ceilings():
 
 @pytest.mark.parametrize(("options", "said"), [
     ({"sort_by": "size"}, "sort_by='size' was given; wanted one of time, calls"),
-    ({"group_by": "thread"}, "group_by='thread' was given; wanted one of op, module, line")])
+    ({"group_by": "thread"}, "group_by='thread' was given; wanted one of op, module, phase, line")])
 def test_another_order_or_group_is_refused(given, options, said):
     with pytest.raises(ValueError, match=said):
         given.table(**options)

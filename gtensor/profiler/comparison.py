@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gtensor.profiler.table import Row, drawn, new_grid, require_rich, rows, time_text
+from gtensor.profiler.table import Row, drawn, name_text, new_grid, require_rich, rows, time_text
 
 if TYPE_CHECKING:
     from gtensor.profiler.profiles import Profile
@@ -27,15 +27,13 @@ def compare(before: Profile, after: Profile, group_by: str = "op", most: int = 1
     """What changed from one profile to another, as a table of text.
 
     Times are those of the device that worked. Raises ValueError for another group than "op",
-    "module" and "line", ModuleNotFoundError without rich.
+    "module", "phase" and "line", ModuleNotFoundError without rich.
     """
     require_rich()
-    from rich.text import Text
-
     found = changes(before, after, group_by)
-    grid = new_grid(group_by, ("calls before", "after", "time before", "after", "change", "ratio"))
+    grid = new_grid(group_by, ("calls", "before", "after", "change", "ratio"))
     for one, other in found[:most]:
-        grid.add_row(Text(one.name), *_cells(one, other))
+        grid.add_row(name_text(one, group_by), *_cells(one, other))
     return drawn(_title(found, before, after), grid, width)
 
 
@@ -43,7 +41,8 @@ def _cells(one: Row, other: Row) -> Sequence[str]:
     ratio = "new" if not one.calls else "gone" if not other.calls else (
         f"{other.time / one.time:.2f}x" if one.time else "-")
     difference = other.time - one.time
-    return (f"{one.calls:,}", f"{other.calls:,}", time_text(one.time), time_text(other.time),
+    calls = f"{one.calls:,}" if one.calls == other.calls else f"{one.calls:,} > {other.calls:,}"
+    return (calls, time_text(one.time), time_text(other.time),
             f"{'+' if difference > 0 else ''}{time_text(difference)}", ratio)
 
 

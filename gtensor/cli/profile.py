@@ -1,0 +1,276 @@
+"""`gtensor profile`: measures a program or a recipe; shows and compares what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from shutil import get_terminal_size
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gtensor.cli.recipes import recipe_parser
+from gtensor.profiler import Profile, ProfileError, compare, profile
+from gtensor.profiler.steps import parsed
+from gtensor.profiler.table import GROUPS, ORDERS
+from gtensor.settings import settings
+from gtensor.train import recipe_of
+from gtensor.train.errors import UserError, require, told_to_user
+from gtensor.train.files import make_folder
+
+if TYPE_CHECKING:
+    from gtensor.train.trainer import Trainer
+
+_VIEWS: dict[str, Callable[[Profile, Path], None]] = {
+    "profile.html": Profile.html, "trace.json.gz": Profile.chrome_trace,
+    "flame.png": Profile.flame, "roofline.png": Profile.roofline, "profile.json": Profile.save,
+}
+_SAVED = "profile.json"
+_OF_RECIPES = 3, 16  # steps before, and measured: within an epoch of each recipe
+_INTERRUPTED = 130
+
+
+def add_to(commands: Any) -> None:
+    """Add the command's grammar."""
+    made = commands.add_parser(
+        "profile", formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="gtensor profile [OPTIONS] SCRIPT [ARGS]\n"
+              "       gtensor profile [OPTIONS] --recipe RECIPE [ITS OPTIONS]\n"
+              "       gtensor profile [OPTIONS] FILE\n"
+              "       gtensor profile --compare FILE FILE\n"
+              "       gtensor profile --nsys [OPTIONS] -- COMMAND ...",
+        help="measure every op of a program: time, bytes, launches, memory",
+        description="Run a Python program, or a recipe of `gtensor train` for a few steps, and "
+                    "measure every op: time on\nthe host and the GPU, launches, bytes and "
+                    "operations against what the machine can do, and\nallocations; by op, module "
+                    "and line. It prints a table and writes a page (profile.html, opens\noffline), "
+                    "a trace for ui.perfetto.dev, pictures, and the profile itself "
+                    "(profile.json), which\ncan be shown and compared again. If the program fails, "
+                    "or Ctrl-C ends it, they are written, too.",
+        epilog="""examples:
+  gtensor profile train.py --lr 0.1                   # the whole program
+  gtensor profile --steps 10:50 train.py              # 50 steps after the first 10
+  gtensor profile --by line --out before train.py
+  gtensor profile --recipe text --arch ssm
+  gtensor profile before                              # shows it again
+  gtensor profile --compare before after
+  gtensor profile --nsys -- python train.py           # under Nsight Systems, see docs/nsys.md
+  gtensor profile session.sqlite                      # an export of Nsight Systems""")
+    how = made.add_mutually_exclusive_group()
+    how.add_argument("--recipe", action="store_true", help="profile a recipe: its name and its "
+                     "options follow; no checkpoint is written")
+    how.add_argument("--compare", action="store_true", help="what changed between two profiles")
+    how.add_argument("--nsys", action="store_true", help="run a command under Nsight Systems")
+    how.add_argument("-m", dest="module", action="store_true",
+                     help="SCRIPT is the name of a module, as for python -m")
+    made.add_argument("--steps", type=_steps, metavar="FIRST:COUNT", help="measure COUNT steps "
+                      "after the FIRST ones; an optimizer's update ends a step (a script: all; a "
+                      f"recipe: {_OF_RECIPES[0]}:{_OF_RECIPES[1]})")
+    made.add_argument("--by", choices=tuple(GROUPS), default="op", help="rows of the table (op)")
+    made.add_argument("--sort", choices=tuple(ORDERS), default="time",
+                      help="what the rows are sorted by (time)")
+    made.add_argument("--most", type=_positive, default=15, metavar="N",
+                      help="rows of the table (15)")
+    made.add_argument("--out", type=Path, metavar="DIR",
+                      help="folder of the files (runs/profile-NAME)")
+    made.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT ...",
+                      help="the program and its arguments, or a profile.json, its folder, or an "
+                           "export of Nsight Systems (.sqlite)")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} given; wanted a number of rows, 1 or more")
+    return int(text)
+
+
+def _steps(text: str) -> tuple[int, int]:
+    try:
+        return parsed(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command; the exit status, which is that of the program where one is run."""
+    words = given.words[1:] if given.words[:1] == ["--"] else given.words
+    if not words:
+        raise UserError("nothing to profile was given; wanted a script, --recipe and its name, a "
+                        "saved profile, or --compare and two of them (gtensor profile --help)")
+    if given.nsys:
+        from gtensor.cli import nsys
+
+        return nsys.session(words, given.out, given.steps)
+    require("rich", "rich", "gtensor profile")
+    table = partial(Profile.table, sort_by=given.sort, group_by=given.by, most=given.most)
+    if given.compare:
+        before, after = _both(words)
+        print(compare(before, after, given.by, given.most, get_terminal_size().columns), flush=True)
+        return 0
+    target = Path(words[0])
+    if not given.recipe and not given.module and target.suffix in (".sqlite", ".db"):
+        from gtensor.cli import nsys
+
+        return nsys.show(target, given.most)
+    if not given.recipe and not given.module and _is_saved(target):
+        print(table(_load(target)), flush=True)
+        return 0
+    require("matplotlib", "matplotlib", "gtensor profile")
+    folder = given.out or Path("runs") / f"profile-{target.stem}"
+    program = _recipe(words, given.steps) if given.recipe else (
+        _program(words, given.module, given.steps))
+    make_folder(folder)
+    found, status = program()
+    if not found.spans:
+        where = f" after {given.steps[0]} updates of an optimizer" if given.steps else ""
+        raise UserError(f"no op of gtensor ran in {words[0]}{where}, so there is no profile")
+    print(table(found))
+    with told_to_user():
+        for name, write in _VIEWS.items():
+            write(found, folder / name)
+    print(f"Wrote {folder}/" + ", ".join(_VIEWS), flush=True)
+    return status
+
+
+# -- programs ----------------------------------------------------------------------------------
+
+
+def _program(words: Sequence[str], is_module: bool, steps: tuple[int, int] | None) -> Callable[
+        [], tuple[Profile, int]]:
+    """What runs a script or a module as `python` would. UserError if there is none."""
+    name = words[0]
+    if is_module:
+        if not _is_importable(name):
+            raise UserError(f"there is no module {name}; wanted one that python -m can run")
+        start: Callable[[], object] = partial(
+            runpy.run_module, name, run_name="__main__", alter_sys=True)
+    else:
+        if not Path(name).exists():
+            raise UserError(f"there is no script {name}; wanted a Python program, or the options "
+                            "of gtensor profile in front of it")
+        start = partial(runpy.run_path, name, run_name="__main__")
+    place = str(Path.cwd() if is_module else Path(name).resolve().parent)
+
+    def program() -> tuple[Profile, int]:
+        with _as_python(words, place), profile(steps) as found:
+            return found, _status_of(start)
+
+    return program
+
+
+def _is_importable(name: str) -> bool:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+    finally:
+        del sys.path[0]
+
+
+@contextmanager
+def _as_python(words: Sequence[str], place: str) -> Iterator[None]:
+    """Within the block, the program finds its arguments and the modules beside it."""
+    before = sys.argv, [*sys.path]
+    sys.argv = [*words]
+    sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = before
+
+
+def _status_of(start: Callable[[], object]) -> int:
+    """Run a program; its exit status. Its errors are printed as Python prints them."""
+    try:
+        start()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("gtensor: interrupted; the profile ends here", file=sys.stderr)
+        return _INTERRUPTED
+    except Exception as error:
+        traceback.print_exception(error.with_traceback(_own(error.__traceback__)))
+        return 1
+    return 0
+
+
+def _own(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames that lead to the program."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in (
+            __file__, runpy.__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
+
+
+def _recipe(words: Sequence[str], steps: tuple[int, int] | None) -> Callable[
+        [], tuple[Profile, int]]:
+    """What trains a recipe for a few steps. UserError for options that it cannot have."""
+    from gtensor.train.trainer import Trainer
+
+    kind, defaults = recipe_of(words[0])
+    given = recipe_parser(words[0], "profile --recipe").parse_args(words[1:])
+    options = defaults.changed(**vars(given))
+    first, count = steps or _OF_RECIPES
+
+    def program() -> tuple[Profile, int]:
+        with settings.override(arena_min_bytes=0):
+            trainer = Trainer(kind(options))
+            if (most := trainer.batches * options.epochs) < first + count:
+                raise UserError(f"--steps {first}:{count} given for {words[0]}; wanted at most "
+                                f"{most} steps in all, which are {options.epochs} epochs")
+            with _progress(first, count) as done, profile((first, count)) as found:
+                trainer.run(done, lambda trainer: None)
+        return found, 0
+
+    return program
+
+
+@contextmanager
+def _progress(first: int, count: int) -> Iterator[Callable[[Trainer], bool]]:
+    """A progress bar; yields what to call after a step, which says whether it was the last."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                  console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("warming up" if first else "measuring", total=first + count)
+
+        def done(trainer: Trainer) -> bool:
+            steps = len(trainer.progress.losses)
+            bar.update(task, completed=steps,
+                       description="warming up" if steps < first else "measuring")
+            return steps == first + count
+
+        yield done
+
+
+# -- saved profiles ----------------------------------------------------------------------------
+
+
+def _is_saved(path: Path) -> bool:
+    return path.suffix == ".json" or (path / _SAVED).exists()
+
+
+def _load(path: Path) -> Profile:
+    """A profile that was saved, by its file or the folder of it. UserError if there is none."""
+    try:
+        with told_to_user():
+            return Profile.load(path / _SAVED if path.is_dir() else path)
+    except ProfileError as error:
+        raise UserError(str(error)) from error
+
+
+def _both(words: Sequence[str]) -> tuple[Profile, Profile]:
+    if len(words) != 2:
+        raise UserError(f"{len(words)} profiles were given; wanted two, before and after")
+    return _load(Path(words[0])), _load(Path(words[1]))

@@ -1,0 +1,52 @@
+"""The steady state of a program: some steps of it, after others that warm it up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from gtensor.system.bus import PhaseEvent
+
+
+class Steps:
+    """A listener that calls `begin` after the first steps and `end` after those that follow.
+
+    A step ends with the update of an optimizer; those of all threads count.
+
+    Args:
+        first: steps before; with 0 `begin` is called at once.
+        count: steps between `begin` and `end`.
+
+    Raises ValueError unless `first` is an integer of at least 0 and `count` of at least 1.
+    """
+
+    def __init__(self, first: int, count: int, begin: Callable[[], object],
+                 end: Callable[[], object]) -> None:
+        if type(first) is not int or type(count) is not int or first < 0 or count < 1:
+            raise ValueError(f"steps=({first!r}, {count!r}) was given; wanted (first, count), "
+                             "integers of at least 0 and 1")
+        self.done = 0
+        self._last = first + count
+        self._calls = {first: begin, self._last: end}
+        self._lock = threading.Lock()
+        if first == 0:
+            begin()
+
+    def phase_ends(self, event: PhaseEvent) -> None:
+        """Count an update."""
+        if event.name != "update" or self.done >= self._last:
+            return
+        with self._lock:
+            self.done += 1
+            call = self._calls.get(self.done)
+        if call is not None:
+            call()
+
+
+def parsed(text: str) -> tuple[int, int]:
+    """The numbers of "FIRST:COUNT", such as "5:20". ValueError for another text."""
+    first, colon, count = text.partition(":")
+    if not (colon and first.isdecimal() and count.isdecimal() and int(count)):
+        raise ValueError(f"{text!r} given; wanted FIRST:COUNT, such as 5:20 for 20 steps after the "
+                         "first 5")
+    return int(first), int(count)

@@ -1,0 +1,127 @@
+"""`gtensor profile` as a user meets it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gtensor.cli import main
+from gtensor.profiler import Profile
+
+STEPS = """
+import sys
+import beside
+import gtensor as gt
+
+w = gt.ones(3, requires_grad=True)
+optimizer = gt.optim.SGD([w], lr=0.1)
+for step in range(4):
+    (w * w).sum().backward()  # the user's line
+    optimizer.step()
+    beside.done.append(step)
+print("arguments", sys.argv[1:], __name__)
+"""
+FILES = {"profile.html", "profile.json", "trace.json.gz", "flame.png", "roofline.png"}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    """The working folder, with a program and a module beside it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delitem(__import__("sys").modules, "beside", raising=False)
+    (tmp_path / "train.py").write_text(STEPS)
+    (tmp_path / "beside.py").write_text("done = []\n")
+
+
+def counted(folder):
+    """How often each op was recorded in a saved profile."""
+    names = [f"{span.name} {span.phase}" for span in Profile.load(f"{folder}/profile.json").spans
+             if span.kind == "op"]
+    return {name: names.count(name) for name in names}
+
+
+@pytest.mark.parametrize("words", [["train.py"], ["-m", "train"], ["--", "train.py"]])
+def test_a_program_runs_as_python_runs_it(words, capsys, tmp_path):
+    assert main(["profile", *words, "--out", "theirs", "-x"]) == 0
+    out = capsys.readouterr().out
+    assert "arguments ['--out', 'theirs', '-x'] __main__" in out
+    assert "multiply forward" in out and "Wrote runs/profile-train/profile.html" in out
+    assert {path.name for path in (tmp_path / "runs/profile-train").iterdir()} == FILES
+    assert counted("runs/profile-train")["multiply forward"] == 4
+    lines = {span.source for span in Profile.load("runs/profile-train/profile.json").spans}
+    assert any("the user's line" in line for line in lines)
+
+
+def test_some_steps_after_others(capsys):
+    assert main(["profile", "--steps", "1:2", "--out", "x", "train.py"]) == 0
+    found = counted("x")
+    assert [found[name] for name in ("multiply forward", "sum backward", "sgd update")] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("end", "status", "told"), [
+    ("raise ValueError('planted')", 1, "ValueError: planted"), ("sys.exit(3)", 3, ""),
+    ("sys.exit('planted')", 1, "planted\n"), ("raise KeyboardInterrupt", 130, "interrupted")])
+def test_a_program_that_fails_leaves_its_profile_and_its_status(end, status, told, capsys):
+    with open("train.py", "a") as file:
+        file.write(end + "\n")
+    assert main(["profile", "--out", "x", "train.py"]) == status
+    err = capsys.readouterr().err
+    assert told in err and "runpy" not in err and "cli/profile.py" not in err
+    assert counted("x")["sgd update"] == 4
+
+
+def test_a_recipe_is_profiled_without_a_run(capsys, tmp_path):
+    assert main(["profile", "--by", "line", "--steps", "1:2", "--recipe", "digits",
+                 "--batch-size", "8"]) == 0
+    out = capsys.readouterr().out
+    assert "gtensor/train/digits.py:" in out and counted("runs/profile-digits")["adam update"] == 2
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"profile-digits"}
+
+
+def test_saved_profiles_are_shown_and_compared(capsys):
+    for folder, steps in (("before", "0:1"), ("after", "0:3")):
+        main(["profile", "--steps", steps, "--out", folder, "train.py"])
+    capsys.readouterr()
+    assert main(["profile", "--most", "1", "before"]) == 0
+    assert main(["profile", "--by", "phase", "after/profile.json"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("6 ops took") and "5 more" in out and "update " in out
+    assert main(["profile", "--compare", "before", "after/profile.json"]) == 0
+    assert "1 > 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    ([], "nothing to profile was given; wanted a script"),
+    (["none.py"], "there is no script none.py; wanted a Python program"),
+    (["-m", "none.such"], "there is no module none.such; wanted one that python -m can run"),
+    (["--recipe", "letters"], "unknown recipe 'letters'; wanted one of digits"),
+    (["--recipe", "digits", "--lr", "0"], "--lr 0.0 given; wanted more than 0"),
+    (["--recipe", "digits", "--epochs", "0"], "--epochs 0 given; wanted more than 0"),
+    (["--steps", "9:999", "--recipe", "digits"], "--steps 9:999 given for digits; wanted at most"),
+    (["--steps", "9:9", "train.py"], "no op of gtensor ran in train.py after 9 updates of an"),
+    (["beside.py"], "no op of gtensor ran in beside.py, so there is no profile"),
+    (["--compare", "a.json"], "1 profiles were given; wanted two, before and after"),
+    (["--compare", "a.json", "b.json"], "there is no file a.json"),
+    (["bad.json"], "bad.json is no profile, or a truncated one"),
+])
+def test_mistakes_get_one_sentence(words, sentence, capsys):
+    with open("bad.json", "w") as file:
+        file.write('{"format": "gtensor profile 1", "seconds"')
+    assert main(["profile", *words]) == 1
+    err = capsys.readouterr().err
+    assert sentence in err and err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_program_runs(capsys):
+    with open("file", "w"):
+        pass
+    assert main(["profile", "--out", "file/x", "train.py"]) == 1
+    told = capsys.readouterr()
+    assert "could not be written" in told.err and "arguments" not in told.out
+
+
+def test_steps_that_are_no_steps_are_misuse(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["profile", "--steps", "5", "train.py"])
+    assert stop.value.code == 2
+    assert "'5' given; wanted FIRST:COUNT, such as 5:20" in capsys.readouterr().err
