@@ -50,6 +50,10 @@ class Block:
 def blocks_of(page: Path) -> list[Block]:
     """The blocks of a page that run or are written, in order."""
     text = page.read_text(encoding="utf-8")
+    fences = sum(line.lstrip().startswith("```") for line in text.splitlines())
+    if not text.count("```") == fences == 2 * len(_FENCED.findall(text)):
+        raise ValueError(f"{page.name} has a fence that is not read as one; wanted each at the "
+                         "beginning of a line, with a language and no more than a title")
     found: list[Block] = []
     end = -1  # of the Python block before, if nothing but empty lines follows it
     for match in _FENCED.finditer(text):
