@@ -57,7 +57,7 @@ class Settings:
         for name in values:
             if name not in FLAGS:
                 raise TypeError(f"unknown setting {name!r}; wanted one of {', '.join(FLAGS)}")
-        restore = in_turn(*[partial(setattr, self, name, getattr(self, name))
+        restore = in_turn(*[partial(object.__setattr__, self, name, getattr(self, name))
                             for name in values])
         try:
             for name, value in values.items():
@@ -65,6 +65,8 @@ class Settings:
             yield self
         finally:
             restore()
+            for name in _watchers.keys() & values:
+                _watchers[name](getattr(self, name))
 
     def watch(self, name: str, told: Callable[[Any], None]) -> None:
         """Call `told(value)` now and whenever the flag is set."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager
 from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -105,14 +106,14 @@ class Communicator:
         Floating-point numbers of 2 bytes are summed in float32 where the engine does not sum them.
         """
         self._check_operation("all_reduce", a, op)
-        with ranges.range("all_reduce", category="communication"):
+        with _range("all_reduce", a):
             return self._in_place("all_reduce", a, async_op,
                                   partial(self._engine.all_reduce, op=op), op)
 
     def broadcast(self, a: Any, root: int = 0, async_op: bool = False) -> Work:
         """Overwrite `a` with that of rank `root`."""
         self._check_root("broadcast", root)
-        with ranges.range("broadcast", category="communication"):
+        with _range("broadcast", a):
             return self._in_place("broadcast", a, async_op,
                                   partial(self._engine.broadcast, root=root), root)
 
@@ -125,7 +126,7 @@ class Communicator:
         """
         given = self._raw("all_gather", a)
         shape = (self.size, *given.shape)
-        with ranges.range("all_gather", category="communication"):
+        with _range("all_gather", a):
             return self._into("all_gather", a, given, out, shape, async_op,
                               self._engine.all_gather)
 
@@ -140,7 +141,7 @@ class Communicator:
         if not given.ndim or given.shape[0] != self.size:
             raise ValueError(f"reduce_scatter was given shape {given.shape}; wanted ({self.size}, "
                              "...), a part for each rank")
-        with ranges.range("reduce_scatter", category="communication"):
+        with _range("reduce_scatter", a):
             return self._into("reduce_scatter", a, given, out, given.shape[1:], async_op,
                               partial(self._engine.reduce_scatter, op=op), op)
 
@@ -302,6 +303,11 @@ class Communicator:
     def _check_root(self, name: str, root: int) -> None:
         if not isinstance(root, int) or not 0 <= root < self.size:
             raise ValueError(f"{name} was given root={root!r}; wanted a rank below {self.size}")
+
+
+def _range(name: str, a: Any) -> AbstractContextManager[object]:
+    """The range of a collective, with the bytes of its array."""
+    return ranges.range(name, getattr(a, "nbytes", None), "communication")
 
 
 def _contiguous(array: Array) -> Array:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from gtensor.engine.hooks import RemovableHandle
-from gtensor.nn.running import running
+from gtensor.nn.running import run
 from gtensor.system.bus import bus
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ class Hooked:
 
     def __call__(self: _WithForward[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if bus.listeners:
-            with running(self):
-                return self._call(args, kwargs)
+            return run(self, self._call, args, kwargs)
         if not self._forward_pre_hooks and not self._forward_hooks:
             return self.forward(*args, **kwargs)
         return self._call(args, kwargs)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gtensor.system.bus import ModuleEvent, around, bus, here
 
 if TYPE_CHECKING:
     from gtensor.nn.module import Module
+
+
+R = TypeVar("R")
 
 
 class Named(Protocol):
@@ -29,9 +31,8 @@ class _Outermost(threading.local):
 _outermost = _Outermost()
 
 
-@contextmanager
-def running(module: Named) -> Iterator[None]:
-    """The block is the call of `module`: "Net.layer1.conv" in the call of a Net, "Linear" alone.
+def run(module: Named, call: Callable[..., R], *args: Any) -> R:
+    """`call(*args)`, the call of `module`: "Net.layer1.conv" in that of a Net, "Linear" alone.
 
     A module that is not a part of its caller is named by its class after the caller's path.
     """
@@ -41,8 +42,11 @@ def running(module: Named) -> Iterator[None]:
         if paths is None:
             paths = _outermost.paths = paths_in(module)
         here.module = path = paths.get(id(module)) or f"{before}.{type(module).__name__}"
-        with around(bus.modules, ModuleEvent(path, path)):
-            yield
+        told = bus.modules
+        if not told:
+            return call(*args)
+        with around(told, ModuleEvent(path, path)):
+            return call(*args)
     finally:
         here.module = before
         if outermost:

@@ -123,8 +123,10 @@ function middle(i) {
 function arrow(g) { // from the chosen op to its partner
   if (partner[chosen] < 0) return;
   const [x0, y0] = middle(chosen), [x1, y1] = middle(partner[chosen]);
+  g.save(); g.beginPath(); g.rect(LEFT, 0, width(), plot.clientHeight); g.clip();
   g.strokeStyle = css("--mark"); g.lineWidth = 1.5; g.beginPath(); g.moveTo(x0, y0);
   g.bezierCurveTo(x0 + (x1 - x0) / 3, TOP - 14, x0 + 2 * (x1 - x0) / 3, TOP - 14, x1, y1); g.stroke();
+  g.restore();
 }
 function drawMemory() {
   const g = cleared(memory, memory), h = memory.clientHeight, most = live.reduce((a, b) => Math.max(a, b), 0);

@@ -488,25 +488,38 @@ def _end_with(event: Any, told: Sequence[tuple[Told, Told]], error: BaseExceptio
         event.error = None  # the error's traceback refers to the event
 
 
-@contextmanager
-def around(told: Sequence[tuple[Told, Told]], event: _Block) -> Iterator[None]:
-    """The block, with its begin and its end told."""
-    begun = 0
-    try:
-        for begins, _ in told:
-            begins(event)
-            begun += 1
-        yield
-    except BaseException as error:
-        _end_with(event, told[:begun], error)
-        raise
-    while begun:
-        begun -= 1
+class around:
+    """The block, with its begin and its end told. A class, as that enters faster than a generator.
+    """
+
+    __slots__ = ("_begun", "_event", "_told")
+
+    def __init__(self, told: Sequence[tuple[Told, Told]], event: _Block) -> None:
+        self._told = told
+        self._event = event
+        self._begun = 0
+
+    def __enter__(self) -> None:
+        event = self._event
         try:
-            told[begun][1](event)
+            for begins, _ in self._told:
+                begins(event)
+                self._begun += 1
         except BaseException as error:
-            _end_with(event, told[:begun], error)
+            _end_with(event, self._told[:self._begun], error)
             raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            _end_with(self._event, self._told[:self._begun], error)
+            return
+        while self._begun:
+            self._begun -= 1
+            try:
+                self._told[self._begun][1](self._event)
+            except BaseException as another:
+                _end_with(self._event, self._told[:self._begun], another)
+                raise
 
 
 @contextmanager

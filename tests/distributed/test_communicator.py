@@ -200,3 +200,25 @@ def test_debug_compares_the_calls() -> None:
 def test_mistakes_are_one_sentence(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call(Communicator(Alone()))
+
+
+def test_listeners_are_told_of_collectives_with_their_bytes() -> None:
+    class Told:
+        def __init__(self) -> None:
+            self.ranges: list[tuple[str, str, float | None]] = []
+
+        def range_begins(self, event: Any) -> None:
+            self.ranges.append((event.name, event.category, event.payload))
+
+    comm, a = Communicator(Alone()), gt.ones((1, 3))
+    with gt.listen(Told()) as told:
+        comm.all_reduce(a)
+        comm.broadcast(a.numpy(), 0)
+        comm.all_gather(a)
+        comm.reduce_scatter(a)
+        comm.all_gather_object("x")
+    waits = [("wait for ranks", "communication", None)]
+    assert [one for one in told.ranges if one not in waits] == [
+        *((name, "communication", 12) for name in (
+            "all_reduce", "broadcast", "all_gather", "reduce_scatter")),
+        ("all_gather_object", "communication", None)]

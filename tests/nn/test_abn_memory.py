@@ -128,7 +128,7 @@ class Watch:
             full = [e.label for e in self._events.events[self._before:] if e.delta >= UNIT // 2]
         else:
             peak = tracemalloc.get_traced_memory()[1] - self._before
-        first = event.arrays[0]  # a path's first array; a rule's g
+        first = next(iter(event.arrays), None)  # a path's first array; a rule's g
         given = event.result[0] if isinstance(event.result, tuple) else event.result
         if event.phase == "backward":
             _, step, _ = event.args

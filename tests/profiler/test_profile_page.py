@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+import gtensor as gt
 from tests.browser import browser
+from tests.profiler.test_recorder import training
 from tests.profiler.test_views import EMPTY, some
 
 pytestmark = pytest.mark.thorough
@@ -99,3 +101,17 @@ def test_an_error_of_a_page_is_found(tab, tmp_path):
     tab.open(tmp_path / "p.html")
     assert any("planted" in error for error in tab.errors)
     assert any("missing is not defined" in error for error in tab.errors)
+
+
+def test_the_page_of_a_thousand_steps_answers_a_click(tab, tmp_path):
+    step = training()
+    with gt.profiler.profile() as p:
+        for _ in range(1000):
+            step()
+    p.html(tmp_path / "p.html")
+    tab.errors.clear()
+    tab.open(tmp_path / "p.html")
+    last = max(i for i, span in enumerate(p.spans) if span.link is not None)
+    tab.run(f"zoomTo({last})")
+    tab.click(*middle_of(tab, last))
+    assert tab.run("[chosen, link[chosen]]") == [last, p.spans[last].link] and not tab.errors

@@ -19,7 +19,7 @@ SMALL = {  # program -> how it is kept small
     "ladder_blocks": (),
     "ladder_bn_act": ("--only", "on chip"),
     "ladder_checkpoint": (), "ladder_matmul": (), "ladder_ops": (), "ladder_overhead": (),
-    "ladder_snapshot": (),
+    "ladder_profiler": (), "ladder_snapshot": (),
 }
 
 
