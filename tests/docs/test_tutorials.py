@@ -72,7 +72,7 @@ FAULTS = {  # a fault of a page -> what is replaced, by what, and what the check
     "a block whose output is not shown": ("```text\nroot 1.4142\n```", "", "shows\nnothing"),
     "a command that fails": ("script.py\nhalf", "none.py\nhalf", "ended with status 2"),
     "a command that prints something else": ("it 0.5\n$", "it 0.9\n$", "`python script.py`"),
-    "a fence within a line": ("\n```python\nimport", "\nSo: ```python\nimport", "fence that is not"),
+    "a fence within a line": ("\n```python\nim", "\nSo: ```python\nim", "a fence that is not"),
     "a console block without a command": ("$ python script.py", "python script.py", "wanted a com"),
 }
 
