@@ -13,6 +13,7 @@ import gtensor
 from gtensor.cli.info import facts, text
 from gtensor.cli.memory import GROUPS, load, show
 from gtensor.cli.memory import facts as explained
+from gtensor.cli.profile import add_profile, profile_command
 from gtensor.cli.recipes import recipe_parser
 from gtensor.settings import settings
 from gtensor.train import RECIPES, UserError
@@ -101,9 +102,7 @@ PyTorch's own snapshots (torch.cuda.memory._dump_snapshot) are read, too.""")
     explain.add_argument("--most", type=_rows, default=15, metavar="N", help="rows of a table (15)")
     explain.add_argument("--json", action="store_true", help="everything as JSON, in bytes")
 
-    from gtensor.cli import profile
-
-    profile.add_to(commands)
+    add_profile(commands)
     info = commands.add_parser("info", help="what this machine has, and what is missing",
                                description="Devices, versions, settings, and what is missing.")
     info.add_argument("--json", action="store_true", help="as JSON")
@@ -158,9 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             words = given.words[1:] if given.words[:1] == ["--"] else given.words
             return launch(given.ranks, words, given.timeout)
         if given.command == "profile":
-            from gtensor.cli import profile
-
-            return profile.run(given)
+            return profile_command(given)
         if given.command == "sample":
             from gtensor.train.sampling import sample
 

@@ -36,7 +36,7 @@ _OF_RECIPES = 3, 16  # steps before, and measured: within an epoch of each recip
 _INTERRUPTED = 130
 
 
-def add_to(commands: Any) -> None:
+def add_profile(commands: Any) -> None:
     """Add the command's grammar."""
     made = commands.add_parser(
         "profile", formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -97,16 +97,16 @@ def _steps(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def run(given: argparse.Namespace) -> int:
+def profile_command(given: argparse.Namespace) -> int:
     """Run the command; the exit status, which is that of the program where one is run."""
     words = given.words[1:] if given.words[:1] == ["--"] else given.words
     if not words:
         raise UserError("nothing to profile was given; wanted a script, --recipe and its name, a "
                         "saved profile, or --compare and two of them (gtensor profile --help)")
     if given.nsys:
-        from gtensor.cli import nsys
+        from gtensor.cli.nsys import session
 
-        return nsys.session(words, given.out, given.steps)
+        return session(words, given.out, given.steps)
     require("rich", "rich", "gtensor profile")
     table = partial(Profile.table, sort_by=given.sort, group_by=given.by, most=given.most)
     if given.compare:
@@ -115,9 +115,9 @@ def run(given: argparse.Namespace) -> int:
         return 0
     target = Path(words[0])
     if not given.recipe and not given.module and target.suffix in (".sqlite", ".db"):
-        from gtensor.cli import nsys
+        from gtensor.cli.nsys import show
 
-        return nsys.show(target, given.most)
+        return show(target, given.most)
     if not given.recipe and not given.module and _is_saved(target):
         print(table(_load(target)), flush=True)
         return 0
