@@ -153,4 +153,4 @@ def chosen_bars(name: str, results: Sequence[Result]) -> list[Bar]:
     """The ratios of a README's table that were measured, for a picture."""
     found = ((chosen, find(chosen, results)[1]) for chosen in CHOSEN[name])
     return [Bar(f"{chosen.what}, against {chosen.against.strip('`')}", row.spread, row.target)
-            for chosen, row in found if row]
+            for chosen, row in found if row and row.rung]

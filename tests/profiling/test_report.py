@@ -161,7 +161,8 @@ def written(root: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 @pytest.mark.parametrize(("name", "old", "new", "told"), [
     ("README.md", "1.120", "1.020", "README.md, line 6: not what the results say"),
-    ("README.md", "Prose.", "It is 1.3 x PyTorch.", "line 19: '1.3 x PyTorch' is typed by hand"),
+    ("README.md", "Prose.", "It is 1.3 x PyTorch.",
+     "README.md, line 18: '1.3 x PyTorch' is typed by hand"),
     ("README.md", "Prose.", "An op takes 2.5 us.", "'2.5 us' is typed by hand"),
     ("profiling/results/cpu-2core/report.md", "5 rounds", "50 rounds",
      "report.md, line 7: not what the results say"),
