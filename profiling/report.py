@@ -202,9 +202,13 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
             if found[0].slug != folder.name:
                 raise Refused(f"{folder} has results of {found[0].slug}")
         return (check if given.check else write)(root, machines)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        print(f"report: pictures need {package}, which is not installed; pip install {package}",
+              file=sys.stderr)
     except (Refused, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
-        return 2
+    return 2
 
 
 def _compared(root: Path, new: Path | None, against: str | None) -> int:

@@ -6,6 +6,7 @@ import io
 import json
 import random
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +345,18 @@ def test_folders_without_results_are_refused(
     monkeypatch.chdir(root)
     assert report.main(arguments, root) == 2
     assert told in capsys.readouterr().err
+
+
+def test_without_matplotlib_nothing_is_written(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(root / "profiling/results/cpu-2core", result(*(ratio(1.1, peer=str(i)) for i in range(6))))
+    monkeypatch.delitem(sys.modules, "matplotlib.lines", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report.main([], root) == 2
+    assert capsys.readouterr().err == (
+        "report: pictures need matplotlib, which is not installed; pip install matplotlib\n")
+    assert (root / "README.md").read_text() == README
 
 
 def test_help_teaches_and_options_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
