@@ -1,7 +1,7 @@
 # `make run` trains the digits network, `make check` runs the quick tests, `make test` checks
 # everything, the CUDA half of it on host devices (docs/testing.md) and in part, and `make test-cuda`
 # all tests that need a GPU, on host devices. On two cores they may take 90 seconds, 12 and
-# 8 minutes, the last two 20 each where all is new.
+# 8 minutes, the last two 20 each where all is new. `make docs` builds the site.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -18,7 +18,7 @@ CUDA_TESTS := $(addprefix tests/,memory backend nn checkpoint interchange ops/te
     guard func hostcuda/test_budgets.py hostcuda/test_races.py hostcuda/test_shadows.py \
     hostcuda/test_product_memory.py hostcuda/test_update_launches.py optim ops/linalg)
 
-.PHONY: run check test style test-cuda gallery clean
+.PHONY: run check test style test-cuda docs gallery clean
 
 run: $(STAMP)train
 	$(BIN)/gtensor train digits
@@ -38,6 +38,10 @@ style: $(STAMP)dev
 test-cuda: $(STAMP)dev
 	$(ON_CUDA) -k "not in_one_dtype"
 
+# Without a network, once that is installed; open site/index.html. A broken link ends it.
+docs: $(STAMP)docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 # The pictures of docs/gallery, and their page; in a few minutes. Those of pages need npm.
 gallery: $(STAMP)dev
 	OMP_NUM_THREADS=2 $(BIN)/python docs/gallery.py
@@ -48,4 +52,4 @@ $(STAMP)%: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,6 +26,11 @@ from gtensor.system.fork_safety import free_at_forks
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
 
+__all__ = [
+    "generator", "get_state", "integers", "jump", "manual_seed", "normal", "permutation", "seeded",
+    "set_state", "uniform",
+]
+
 Shape = int | Sequence[int]
 
 
@@ -108,6 +113,8 @@ def jump(streams: int) -> None:
     """Go on with another stream of the same seed: 2**128 draws further for each.
 
     Ranks that began with one seed, or one state, draw different numbers after `jump(rank)`.
+
+    Raises ValueError for a negative number.
     """
     if not isinstance(streams, int) or streams < 0:
         raise ValueError(f"jump was given {streams!r} streams; wanted an integer of 0 or more")
@@ -246,7 +253,10 @@ def integers(
     low: int, high: int, shape: Shape, *, dtype: DTypeLike | None = None,
     device: Device | str | None = None
 ) -> Tensor:
-    """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none."""
+    """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none.
+
+    `shape` is one argument, an integer or several.
+    """
     if not low < high:
         raise ValueError(f"integers was given low={low} and high={high}; wanted low < high")
     wanted = element_type(dtype or np.int64)

@@ -17,43 +17,49 @@ import gtensor
 from gtensor.system.bus import METHODS
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/guide.md")  # whose Python blocks run
-LINKED = sorted(path.relative_to(ROOT).as_posix() for folder in (".", "docs", "profiling")
-                for path in (*ROOT.glob(f"{folder}/*.md"), *ROOT.glob(f"{folder}/results/*.md")))
+DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md", "profiling/**/*.md")
+                   for path in ROOT.glob(pattern))
+LINKED = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
+TUTORIALS = "docs/tutorials/"  # have a test of their own: their blocks build on those before
+ALONE = (  # pages whose blocks run in a process of their own, because they change it for the others
+    "README.md", "CONTRIBUTING.md", "docs/testing.md",
+)
+TOGETHER = tuple(name for name in LINKED if name not in ALONE and not name.startswith(TUTORIALS)
+                 and "```python" in (ROOT / name).read_text(encoding="utf-8"))
 
 # Each block has its own names. Lines before it become empty ones, so that a traceback has the
 # page's line numbers; warnings are errors.
 RUN = """
 import re, sys
 from pathlib import Path
-page = Path(sys.argv[1])
-text = page.read_text(encoding="utf-8")
-for block in re.finditer(r"^```python\\n(.*?)^```$", text, re.S | re.M):
-    above = text.count("\\n", 0, block.start(1))
-    exec(compile("\\n" * above + block[1], page.name, "exec"), {"__name__": "__main__"})
-    print("ran the block after line", above)
+for page in map(Path, sys.argv[1:]):
+    text = page.read_text(encoding="utf-8")
+    for block in re.finditer(r"^```python\\n(.*?)^```$", text, re.S | re.M):
+        above = text.count("\\n", 0, block.start(1))
+        exec(compile("\\n" * above + block[1], page.name, "exec"), {"__name__": "__main__"})
+        print("ran the block after line", above)
 """
 
 
-def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a page's blocks in one fresh process on the CPU, in `folder`."""
+def run(folder: Path, *pages: Path) -> subprocess.CompletedProcess[str]:
+    """Run the blocks of pages in one fresh process on the CPU, in `folder`."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-W", "error", "-c", RUN, str(page)], cwd=folder,
+    return subprocess.run([sys.executable, "-W", "error", "-c", RUN, *map(str, pages)], cwd=folder,
                           env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", PAGES)
-def test_every_block_runs(name: str, tmp_path: Path) -> None:
-    page = ROOT / name
-    ran = run(page, tmp_path)
+@pytest.mark.parametrize("names", [*((name,) for name in ALONE), TOGETHER], ids=lambda n: n[0])
+def test_every_block_runs(names: tuple[str, ...], tmp_path: Path) -> None:
+    pages = [ROOT / name for name in names]
+    ran = run(tmp_path, *pages)
     assert ran.returncode == 0, ran.stderr
-    openings = page.read_text(encoding="utf-8").count("```python")
-    assert ran.stdout.count("ran the block after line") == openings > 0
+    openings = [page.read_text(encoding="utf-8").count("```python") for page in pages]
+    assert ran.stdout.count("ran the block after line") == sum(openings) and all(openings)
 
 
 def test_every_method_of_a_listener_is_in_the_table() -> None:
-    table = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs/concepts/events.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert [f"`{method}`" for method in METHODS if not any(f"`{method}`" in row for row in rows)
             ] == []
@@ -64,7 +70,7 @@ def test_a_block_that_raises_is_reported_with_its_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Page\n\n```python\nimport math\n```\n\ntext\n\n"
                     "```python\nx = 1\nmath.sqrt(x)\n```\n", encoding="utf-8")
-    ran = run(page, tmp_path)
+    ran = run(tmp_path, page)
     assert ran.returncode != 0 and ran.stdout.count("ran the block") == 1
     assert 'File "page.md", line 11' in ran.stderr
     assert "NameError: name 'math' is not defined" in ran.stderr
@@ -123,9 +129,9 @@ DOTTED = re.compile(r"(?<![\w./@-])(?:gtensor|gt|tests)(?:\.[A-Za-z]\w*)+")
 PROSE = {  # what is prose in a file of this kind; all of it in others
     ".py": r'#.*|"""(?s:.*?)"""', ".cpp": r"//.*", ".h": r"//.*", ".cu": r"//.*", ".cuh": r"//.*",
 }
-INVENTING = ("test_readme.py", "test_kernels_loader.py")  # their prose names made-up files
-WRITTEN = [path for pattern in ("gtensor/**/*.*", "kernels/*.*", "*.md", "docs/*.md",
-                                "profiling/**/*.*", "tests/**/*.py")
+INVENTING = ("test_readme.py", "test_kernels_loader.py", "test_site.py")  # name made-up files
+WRITTEN = [path for pattern in ("gtensor/**/*.*", "kernels/*.*", "*.md",
+                                "docs/**/*.*", "profiling/**/*.*", "tests/**/*.py")
            for path in sorted(ROOT.glob(pattern)) if path.suffix in (*PROSE, ".md", ".sh")
            and path.name not in ("CHANGELOG.md", *INVENTING)]
 

@@ -126,7 +126,10 @@ def empty(
     shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
     requires_grad: bool = False
 ) -> Tensor:
-    """An uninitialized tensor; float32 unless dtype is given."""
+    """An uninitialized tensor; float32 unless dtype is given.
+
+    Raises TypeError for a dtype that is an integer: a shape is one argument.
+    """
     sizes = _sizes(shape)
     if isinstance(dtype, int):
         raise TypeError(f"dtype {dtype} given; a shape is one argument, such as "
@@ -164,7 +167,10 @@ def empty_like(
 def full_like(
     x: Tensor, /, fill_value: complex, *, dtype: DTypeLike | None = None, device: DeviceLike = None
 ) -> Tensor:
-    """A tensor of x's shape, dtype and device, unless given, filled with a number."""
+    """A tensor of x's shape, dtype and device, unless given, filled with a number.
+
+    Raises TypeError for a value that is no number, or that the dtype cannot hold.
+    """
     return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
 
 
@@ -190,6 +196,8 @@ def arange(
     """start, start + step, ... below stop (or 0, 1, ... below start).
 
     Without dtype, int64 for integers, else float32.
+
+    Raises ValueError for a step of 0.
     """
     begin, end, step = (plain_values(v, "arange") for v in (
         (0, start, step) if stop is None else (start, stop, step)))
@@ -211,6 +219,8 @@ def linspace(
 
     float32 unless dtype is given, complex64 if start or stop is complex. The ends may be 0-d
     tensors, to which gradients flow.
+
+    Raises ValueError for a negative `num`.
     """
     if isinstance(start, Tensor) or isinstance(stop, Tensor):
         return _between(start, stop, num, dtype, device, endpoint)
@@ -243,7 +253,10 @@ def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: DTypeLike | None = None,
     device: DeviceLike = None,
 ) -> Tensor:
-    """Ones on the k-th diagonal, else zeros, (n_rows, n_cols or n_rows); float32 unless given."""
+    """Ones on the k-th diagonal, else zeros, (n_rows, n_cols or n_rows); float32 unless given.
+
+    Raises ValueError for a negative number of rows or columns.
+    """
     wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
     return _made("eye", device, lambda xp: xp.eye(n_rows, n_cols, k=k, dtype=wanted))
 
@@ -252,6 +265,9 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Coordinate grids of 1-d tensors of one dtype, as views: of axis i the i-th ("ij").
 
     With "xy" the first two axes are swapped, as in a picture's (row, column).
+
+    Raises ValueError for tensors of another number of axes or of several dtypes, and for another
+    `indexing`.
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid was given indexing={indexing!r}; wanted 'xy' or 'ij'")

@@ -90,7 +90,10 @@ def iinfo(type: object, /) -> iinfo_object:
 
 
 def isdtype(dtype: DTypeLike, kind: Any) -> builtins.bool:
-    """Whether `dtype` is of a kind: a dtype, a name of `KINDS` such as "integral", or a tuple."""
+    """Whether `dtype` is of a kind: a dtype, a name of `KINDS` such as "integral", or a tuple.
+
+    Raises ValueError for an unknown kind.
+    """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
     dtype = np.dtype(dtype)

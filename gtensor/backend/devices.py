@@ -66,6 +66,7 @@ class Device:
 
     @property
     def xp(self) -> Any:
+        """The module of its arrays: NumPy or CuPy."""
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike, label: str = "") -> Array:

@@ -97,6 +97,8 @@ def load(
 
     Raises FileNotFoundError, CheckpointError for a broken file, CheckpointMismatch for one that
     lacks a part, or whose state does not fit.
+
+    Raises TypeError for a part without `state_dict`.
     """
     parts, values = _sorted_out({"model": model, "optimizer": optimizer, "scheduler": scheduler,
                                  "ema": ema, "loader": loader}, more)

@@ -113,7 +113,10 @@ def _gathered(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:
 
 
 class Subset(Dataset):
-    """Some items of a dataset, in the order of `indices`."""
+    """Some items of a dataset, in the order of `indices`.
+
+    Raises ValueError for indices that are not 1-d, IndexError where one is out of range.
+    """
 
     def __init__(self, dataset: Any, indices: Sequence[int] | np.ndarray) -> None:
         numbers = np.asarray(indices, np.int64)

@@ -82,6 +82,8 @@ class Communicator:
         size: how many there are.
         backend: "mpi", "nccl" or "alone".
         timeout: see above.
+
+    Raises ValueError for a timeout that is not positive and finite.
     """
 
     def __init__(self, engine: Engine, timeout: float = 300.0, log: Log | None = None) -> None:

@@ -47,6 +47,9 @@ class DataParallel(Module):
 
     Raises DistributedError, on every rank, for parameters that differ between the ranks in name,
     shape or dtype, and for a module that is wrapped already.
+
+    Raises TypeError for what is no Module, ValueError for one without parameters that require a
+    gradient, and for buckets of 0 bytes, DistributedError for one that is wrapped already.
     """
 
     def __init__(

@@ -163,6 +163,8 @@ class ZeroOptimizer(Optimizer):
 
     Raises TypeError for another optimizer, DistributedError, on every rank, for parameters that
     differ between the ranks.
+
+    Raises ValueError for a parameter that is given twice.
     """
 
     def __init__(self, params: Parameters, cls: type[Optimizer], comm: Communicator,

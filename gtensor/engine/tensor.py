@@ -40,6 +40,8 @@ class Tensor(Interchange, Methods):
 
     `array` is the NumPy or CuPy array itself. Arithmetic, slicing and the methods of `Methods`
     behave as in NumPy; they are recorded when an operand requires a gradient.
+
+    Calling the class raises TypeError.
     """
 
     __slots__ = ("__weakref__", "_array", "_device", "_node", "_storage", "_version")
@@ -72,18 +74,22 @@ class Tensor(Interchange, Methods):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The length of each axis."""
         return self._array.shape
 
     @property
     def dtype(self) -> np.dtype:
+        """The dtype of the elements, an object of NumPy's."""
         return self._array.dtype
 
     @property
     def device(self) -> Device:
+        """The device whose memory holds the elements."""
         return self._device
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return self._array.ndim
 
     @property
@@ -145,7 +151,10 @@ class Tensor(Interchange, Methods):
     # -- values out -------------------------------------------------------------------------------
 
     def item(self) -> Any:
-        """The value of a tensor of one element, as a Python scalar. Waits for the GPU."""
+        """The value of a tensor of one element, as a Python scalar. Waits for the GPU.
+
+        Raises ValueError for another number of elements.
+        """
         if self._array.size != 1:
             raise ValueError(f"item() was called on a tensor of shape {self.shape}; "
                              "wanted one element")
@@ -207,6 +216,8 @@ class Tensor(Interchange, Methods):
 
         A constant has no `.grad`. Raises GradientError if an op's output is to be a constant:
         detach() gives one.
+
+        Raises TypeError for a dtype that is not floating, or an argument that is not True or False.
         """
         if not isinstance(requires_grad, (bool, np.bool_)):
             raise TypeError(f"requires_grad was given {type(requires_grad).__name__}; wanted True "
@@ -317,6 +328,8 @@ class Tensor(Interchange, Methods):
         It runs when the gradients of all leaves are stored, which happens at once at the end of the
         walk, so that an error in it leaves none half stored; PyTorch runs it within the walk.
         Raises GradientError for a tensor that is no leaf or requires no gradient.
+
+        Raises TypeError for a hook that is no function.
         """
         node = self._tracked_node("register_post_accumulate_grad_hook()")
         if not self.is_leaf:
@@ -354,7 +367,10 @@ class Tensor(Interchange, Methods):
         return gtensor
 
     def to(self, target: Device | DTypeLike) -> Tensor:
-        """A copy on a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it fits."""
+        """A copy on a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it fits.
+
+        A cast is recorded, and so is a copy to a device. Raises TypeError for None.
+        """
         if target is None:
             raise TypeError("to() was given None; wanted a device or a dtype")
         if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):

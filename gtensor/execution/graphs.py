@@ -52,7 +52,8 @@ class Graph:
     dropped, and each replay writes it again. Older tensors that its ops read or write are kept
     alive; keep arrays yourself that only your own kernels use. Values that Python computes
     (branches, shapes) are those of the capture. The step numbers of optimizers, the numbers among
-    their options, and the seeds of dropout are those of each replay. `docs/guide.md` has a table.
+    their options, and the seeds of dropout are those of each replay;
+    `docs/concepts/streams_and_graphs.md` has a table.
 
     Args:
         device: one with graphs; None is the default device.

@@ -128,6 +128,8 @@ def record_stream(array: Any, stream: Any) -> None:
     array was made on. The memory is not reused before that work has completed. `stream` is a stream
     of gtensor or CuPy, a handle, or an object with `__cuda_stream__`. Ops need no such call. The
     call does not make your stream wait for the array's values; `stream.wait(event)` does.
+
+    Raises TypeError for what is neither an array nor a tensor.
     """
     given, array = array, getattr(array, "array", array)
     try:

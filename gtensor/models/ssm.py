@@ -55,6 +55,8 @@ class SSM(Stack):
     Initially weights are normal with standard deviation 0.02, and those that write into the
     residual stream have theirs divided by sqrt(2 * layers); the recurrences begin as their classes
     say. A state has a fixed size, so a text may be of any length.
+
+    Raises ValueError for a config with less than one layer or one token.
     """
 
     limit: int | None = None

@@ -68,7 +68,10 @@ class ReLU6(_Inplace):
 
 
 class Hardtanh(_Inplace):
-    """x cut at min_val and max_val."""
+    """x cut at min_val and max_val.
+
+    Elementwise. Raises ValueError, when it is called, for a min_val above max_val.
+    """
 
     _function = staticmethod(F.hardtanh)
     _options = ("min_val", "max_val")
@@ -92,7 +95,11 @@ class Hardsigmoid(_Inplace):
 
 
 class PReLU(Module):
-    """x where x > 0, else weight * x; one weight, or one per channel of (N, C, ...)."""
+    """x where x > 0, else weight * x; one weight, or one per channel of (N, C, ...).
+
+    The weights begin as `init`. Raises ValueError, when it is called, unless num_parameters is 1 or
+    C. Source: He et al., "Delving deep into rectifiers", 2015.
+    """
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
@@ -189,7 +196,10 @@ class Softsign(_Function):
 
 
 class Softplus(_Function):
-    """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold."""
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold.
+
+    Elementwise. Raises ValueError, when it is called, for a beta that is not positive.
+    """
 
     _function = staticmethod(F.softplus)
     _options = ("beta", "threshold")

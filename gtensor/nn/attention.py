@@ -35,6 +35,8 @@ class MultiheadAttention(Module):
     add_bias_kv and add_zero_attn must be False.
 
     Source: Vaswani et al., "Attention is all you need", 2017.
+
+    Raises ValueError unless num_heads divides embed_dim, and for add_bias_kv or add_zero_attn.
     """
 
     in_proj_weight: Parameter | None  # (3 * embed_dim, embed_dim), of queries, keys and values
@@ -172,6 +174,8 @@ class TransformerEncoderLayer(Module):
 
     Source: Vaswani et al., "Attention is all you need", 2017; norm_first: Xiong et al., "On layer
     normalization in the Transformer architecture", 2020.
+
+    Raises ValueError for an unknown activation.
     """
 
     norm1: LayerNorm

@@ -88,6 +88,9 @@ class SharedAttentionContext(Module):
     An update writes memory that no open tape has saved, so a step that runs several layers with one
     context has as many contexts, which the next step uses again. Memory that is free is dropped by
     an update under `no_grad()`, and by `release_workspace()`.
+
+    Raises ValueError for a width below 1, a rate outside of 0 to 1, and a strength that is no
+    finite number.
     """
 
     context: Tensor | None

@@ -75,6 +75,9 @@ class Conv2d(_Convolution):
 
     H' = (H + 2 padding - dilation (kernel_size - 1) - 1) // stride + 1, and W' likewise. The
     arithmetic is that of `gtensor.nn.functional.conv2d`.
+
+    Raises ValueError for an unknown padding or padding_mode, and for groups that do not divide the
+    channels.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,

@@ -99,7 +99,10 @@ def erf(input: Tensor) -> Tensor:
 def normalize(
     input: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12
 ) -> Tensor:
-    """input over its p-norm along `dim`, or over eps where that is larger; same shape."""
+    """input over its p-norm along `dim`, or over eps where that is larger; same shape.
+
+    Raises TypeError for an input that is not floating.
+    """
     same_dtype("normalize", input=input)
     return input / recorded.maximum(vector_norm(input, axis=dim, keepdims=True, ord=p), eps)
 

@@ -16,6 +16,12 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops import sign, where
 from gtensor.ops.linalg.decompositions import qr
 
+__all__ = [
+    "calculate_gain", "constant_", "eye_", "fans", "kaiming_normal_", "kaiming_uniform_", "normal_",
+    "ones_", "orthogonal_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_",
+    "zeros_",
+]
+
 _GAINS = {
     "linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,
     "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2.0), "selu": 3 / 4,
@@ -24,19 +30,28 @@ _LEAST_INSIDE = 1e-3  # below this share of hits trunc_normal_ would draw for to
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
-    """Values uniform in [a, b)."""
+    """Values uniform in [a, b).
+
+    Raises ValueError for a above b, TypeError for a dtype that is not floating.
+    """
     return _written(tensor, random.uniform(tensor.shape, low=a, high=b, dtype=tensor.dtype,
                                            device=tensor.device))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    """Normally distributed values."""
+    """Normally distributed values.
+
+    Raises ValueError for a negative `std`, TypeError for a dtype that is not floating.
+    """
     return _written(tensor, random.normal(tensor.shape, mean=mean, std=std, dtype=tensor.dtype,
                                           device=tensor.device))
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """The same value everywhere."""
+    """The same value everywhere.
+
+    Raises TypeError for a value that is no number.
+    """
     return _written(tensor, val)
 
 
@@ -51,7 +66,10 @@ def ones_(tensor: Tensor) -> Tensor:
 
 
 def eye_(tensor: Tensor) -> Tensor:
-    """Ones on the diagonal of a matrix, zeros beside it."""
+    """Ones on the diagonal of a matrix, zeros beside it.
+
+    Raises ValueError for what is no matrix.
+    """
     if tensor.ndim != 2:
         raise ValueError(f"eye_ was given a tensor of shape {tensor.shape}; wanted a matrix")
     rows, columns = (arange(n, device=tensor.device) for n in tensor.shape)
@@ -61,7 +79,11 @@ def eye_(tensor: Tensor) -> Tensor:
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
 ) -> Tensor:
-    """Normally distributed values, drawn again where they are outside [a, b]."""
+    """Normally distributed values, drawn again where they are outside [a, b].
+
+    Raises ValueError for an interval that has next to no share of the distribution: drawing again
+    would not end.
+    """
     if not _share_inside(mean, std, a, b) > _LEAST_INSIDE:
         raise ValueError(f"trunc_normal_ was given mean={mean}, std={std}, a={a}, b={b}; wanted "
                          "a < b around the mean, so that drawing again ends")
@@ -89,6 +111,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
     Source: Saxe et al., "Exact solutions to the nonlinear dynamics of learning in deep linear
     neural networks", 2013.
+
+    Raises ValueError for fewer than two dimensions.
     """
     if tensor.ndim < 2:
         raise ValueError(f"orthogonal_ was given a tensor of shape {tensor.shape}; wanted at least "
@@ -108,7 +132,11 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 def kaiming_uniform_(
     tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Uniform in +-gain * sqrt(3 / fan) (He et al., 2015); `a` is the leaky ReLU's slope."""
+    """Uniform in +-gain * sqrt(3 / fan) (He et al., 2015); `a` is the leaky ReLU's slope.
+
+    Arguments as for `kaiming_normal_`. Raises ValueError for another mode or nonlinearity, and
+    below two dimensions.
+    """
     bound = calculate_gain(nonlinearity, a) * math.sqrt(3.0 / _fan(tensor, mode))
     return uniform_(tensor, -bound, bound)
 
@@ -116,18 +144,33 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> Tensor:
-    """Normal with standard deviation gain / sqrt(fan) (He et al., 2015)."""
+    """Normal with standard deviation gain / sqrt(fan) (He et al., 2015).
+
+    Args:
+        tensor: a weight (out, in, *kernel).
+        a: the slope of the leaky ReLU behind it.
+        mode: which fan, "fan_in" or "fan_out".
+        nonlinearity: what `calculate_gain` takes.
+
+    Raises ValueError for another mode or nonlinearity, and below two dimensions.
+    """
     return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode)))
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+    """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010).
+
+    Raises ValueError below two dimensions.
+    """
     bound = gain * math.sqrt(6.0 / sum(fans(tensor)))
     return uniform_(tensor, -bound, bound)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
-    """Normal with standard deviation gain * sqrt(2 / (fan_in + fan_out))."""
+    """Normal with standard deviation gain * sqrt(2 / (fan_in + fan_out)).
+
+    Raises ValueError below two dimensions. Source: Glorot and Bengio, 2010.
+    """
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor))))
 
 

@@ -43,7 +43,11 @@ def weight_and_bias(
 
 
 class Linear(Module):
-    """y = x @ weight.T + bias over the last axis: (..., in_features) -> (..., out_features)."""
+    """y = x @ weight.T + bias over the last axis: (..., in_features) -> (..., out_features).
+
+    The weight is (out_features, in_features), the bias (out_features,). Raises ValueError, when it
+    is called, for another number of features.
+    """
 
     weight: Parameter  # (out_features, in_features)
     bias: Parameter | None  # (out_features,)
@@ -68,6 +72,8 @@ class Embedding(Module):
     """Rows of a table: integer indices (...) -> (..., embedding_dim). Initially normal.
 
     The row `padding_idx` is zero at first and gets no gradient.
+
+    Raises ValueError for a padding_idx that is no row.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
@@ -94,7 +100,10 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """Zeroes elements with probability p and divides the others by 1 - p, while training."""
+    """Zeroes elements with probability p and divides the others by 1 - p, while training.
+
+    Raises ValueError for a p outside of 0 to 1.
+    """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -112,7 +121,11 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """Axes start_dim to end_dim become one: by default (N, ...) -> (N, features)."""
+    """Axes start_dim to end_dim become one: by default (N, ...) -> (N, features).
+
+    A view where memory allows. Raises ValueError, when it is called, for axes that are out of range
+    or in the wrong order.
+    """
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()

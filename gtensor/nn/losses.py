@@ -45,7 +45,10 @@ class _WeightedLoss(_Loss):
 
 
 class CrossEntropyLoss(_WeightedLoss):
-    """Cross entropy of logits (N, C, ...) and class indices (N, ...) or probabilities."""
+    """Cross entropy of logits (N, C, ...) and class indices (N, ...) or probabilities.
+
+    Arguments as for `gtensor.nn.functional.cross_entropy`, which says what is raised.
+    """
 
     _function = staticmethod(F.cross_entropy)
     _options = ("weight", "ignore_index", "label_smoothing")
@@ -58,7 +61,11 @@ class CrossEntropyLoss(_WeightedLoss):
 
 
 class NLLLoss(_WeightedLoss):
-    """Minus the log-probabilities (N, C, ...) at class indices (N, ...)."""
+    """Minus the log-probabilities (N, C, ...) at class indices (N, ...).
+
+    Arguments as for `gtensor.nn.functional.cross_entropy`. Raises ValueError for a class index out
+    of range on the CPU; on a GPU the check would wait.
+    """
 
     _function = staticmethod(F.nll_loss)
     _options = ("weight", "ignore_index")
@@ -70,13 +77,30 @@ class NLLLoss(_WeightedLoss):
 
 
 class BCELoss(_WeightedLoss):
-    """Binary cross entropy of probabilities."""
+    """Binary cross entropy of probabilities.
+
+    Args:
+        weight: broadcasts to the input's shape; None for 1.
+        reduction: "mean" and "sum" give a scalar, "none" a loss per element.
+
+    Called with probabilities and a target of one shape: see
+    `gtensor.nn.functional.binary_cross_entropy`.
+    """
 
     _function = staticmethod(F.binary_cross_entropy)
 
 
 class BCEWithLogitsLoss(_WeightedLoss):
-    """Binary cross entropy of logits, without overflow."""
+    """Binary cross entropy of logits, without overflow.
+
+    Args:
+        weight: broadcasts to the input's shape; None for 1.
+        reduction: "mean" and "sum" give a scalar, "none" a loss per element.
+        pos_weight: factors of the loss where the target is 1; broadcasts to the input's shape.
+
+    Called with logits and a target of one shape: see
+    `gtensor.nn.functional.binary_cross_entropy_with_logits`.
+    """
 
     pos_weight: Tensor | None
 
@@ -102,7 +126,15 @@ class L1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """Squared within delta of the target, absolute beyond."""
+    """Squared within delta of the target, absolute beyond.
+
+    Args:
+        reduction: "mean" and "sum" give a scalar, "none" a loss per element.
+        delta: where the loss goes on as a line, above 0.
+
+    Called with input and target of one shape. Source: Huber, "Robust estimation of a location
+    parameter", 1964.
+    """
 
     _function = staticmethod(F.huber_loss)
     _options = ("delta",)
@@ -113,7 +145,11 @@ class HuberLoss(_Loss):
 
 
 class SmoothL1Loss(_Loss):
-    """HuberLoss with delta = beta, over beta."""
+    """HuberLoss with delta = beta, over beta.
+
+    Arguments as for `gtensor.nn.functional.smooth_l1_loss`, which says what is raised. Source:
+    Girshick, "Fast R-CNN", 2015.
+    """
 
     _function = staticmethod(F.smooth_l1_loss)
     _options = ("beta",)
@@ -124,7 +160,10 @@ class SmoothL1Loss(_Loss):
 
 
 class KLDivLoss(_Loss):
-    """The Kullback-Leibler divergence of log-probabilities from a target; also "batchmean"."""
+    """The Kullback-Leibler divergence of log-probabilities from a target; also "batchmean".
+
+    Arguments as for `gtensor.nn.functional.kl_div`, which says what is raised.
+    """
 
     _function = staticmethod(F.kl_div)
     _options = ("log_target",)

@@ -49,7 +49,17 @@ class _RowNorm(Module):
 
 
 class LayerNorm(_RowNorm):
-    """Each row over the trailing axes `normalized_shape` to mean 0, variance 1; then scaled."""
+    """Each row over the trailing axes `normalized_shape` to mean 0, variance 1; then scaled.
+
+    Args:
+        normalized_shape: the last sizes of the input; an integer is the last one.
+        eps: added to the (biased) variance.
+        elementwise_affine: whether there is a weight of that shape.
+        bias: whether there is a bias beside the weight.
+
+    Raises ValueError, when it is called, for an input with other last sizes. Source: Ba et al.,
+    "Layer normalization", 2016.
+    """
 
     eps: float
     bias: Parameter | None
@@ -67,7 +77,16 @@ class LayerNorm(_RowNorm):
 
 
 class RMSNorm(_RowNorm):
-    """Each row over the trailing axes `normalized_shape` divided by its root mean square."""
+    """Each row over the trailing axes `normalized_shape` divided by its root mean square.
+
+    Args:
+        normalized_shape: the last sizes of the input; an integer is the last one.
+        eps: added to the mean square; None for the dtype's.
+        elementwise_affine: whether there is a weight of that shape.
+
+    Raises ValueError, when it is called, for an input with other last sizes. Source: Zhang and
+    Sennrich, "Root mean square layer normalization", 2019.
+    """
 
     def __init__(self, normalized_shape: int | tuple[int, ...], eps: float | None = None,
                  elementwise_affine: bool = True, device: DeviceLike = None,
@@ -81,7 +100,10 @@ class RMSNorm(_RowNorm):
 
 
 class GroupNorm(Module):
-    """Each group of channels of each image to mean 0 and variance 1, then weight * x + bias."""
+    """Each group of channels of each image to mean 0 and variance 1, then weight * x + bias.
+
+    Raises ValueError unless num_groups divides num_channels.
+    """
 
     weight: Parameter | None
     bias: Parameter | None
@@ -165,6 +187,10 @@ class BatchNorm2d(Module):
 
 
 class BatchNorm1d(BatchNorm2d):
-    """Batch norm of (N, C) or (N, C, L)."""
+    """Batch norm of (N, C) or (N, C, L).
+
+    Arguments as for `BatchNorm2d`. Raises ValueError for another number of axes or channels, and in
+    training for one value per channel.
+    """
 
     _dimensions = (2, 3)

@@ -56,7 +56,10 @@ class MaxPool2d(_Pool):
 
 
 class MaxPool1d(MaxPool2d):
-    """The largest value of every window: (N, C, L) -> (N, C, L'). Arguments as for MaxPool2d."""
+    """The largest value of every window: (N, C, L) -> (N, C, L'). Arguments as for MaxPool2d.
+
+    Raises ValueError for a window larger than the padded input, and for return_indices=True.
+    """
 
     _function = staticmethod(F.max_pool1d)
 
@@ -79,7 +82,10 @@ class AvgPool2d(_Pool):
 
 
 class AvgPool1d(AvgPool2d):
-    """The mean of every window: (N, C, L) -> (N, C, L'). Arguments as for AvgPool2d."""
+    """The mean of every window: (N, C, L) -> (N, C, L'). Arguments as for AvgPool2d.
+
+    Raises ValueError for a window larger than the padded input.
+    """
 
     _function = staticmethod(F.avg_pool1d)
 

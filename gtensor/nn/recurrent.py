@@ -247,7 +247,17 @@ class _Cell(_Gated):
 
 
 class LSTMCell(_Cell):
-    """One step of an LSTM: (N, input_size) or (input_size,) and (h, c) give the next (h, c)."""
+    """One step of an LSTM: (N, input_size) or (input_size,) and (h, c) give the next (h, c).
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of h and c, (N, hidden_size) or (hidden_size,); zeros if they are not
+            given.
+        bias: whether both linear maps have one.
+
+    Raises ValueError for sizes below 1 and inputs of another shape. Source: Hochreiter and
+    Schmidhuber, 1997.
+    """
 
     _gates = 4
 
@@ -262,7 +272,16 @@ class LSTMCell(_Cell):
 
 
 class GRUCell(_Cell):
-    """One step of a GRU: (N, input_size) or (input_size,) and h give the next h."""
+    """One step of a GRU: (N, input_size) or (input_size,) and h give the next h.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of the state h, (N, hidden_size) or (hidden_size,); zeros if it is not
+            given.
+        bias: whether both linear maps have one.
+
+    Raises ValueError for sizes below 1 and inputs of another shape. Source: Cho et al., 2014.
+    """
 
     _gates = 3
 

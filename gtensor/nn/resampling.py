@@ -8,7 +8,10 @@ from gtensor.nn.module import Module
 
 
 class Upsample(Module):
-    """(N, C, L) or (N, C, H, W) at another size: see `gtensor.nn.functional.interpolate`."""
+    """(N, C, L) or (N, C, H, W) at another size: see `gtensor.nn.functional.interpolate`.
+
+    Arguments are those of that function, which says what is raised.
+    """
 
     def __init__(self, size: int | tuple[int, ...] | None = None,
                  scale_factor: float | tuple[float, ...] | None = None, mode: str = "nearest",

@@ -21,6 +21,10 @@ from gtensor.ops.linalg.norms import vector_norm, weight_norm_op
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.random import repetition
 
+__all__ = [
+    "checkpoint", "clip_grad_norm_", "clip_grad_value_", "remove_weight_norm", "weight_norm",
+]
+
 
 def clip_grad_norm_(
     parameters: Iterable[Tensor] | Tensor, max_norm: float, norm_type: float = 2.0,

@@ -53,7 +53,11 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the parameter itself: parameter *= 1 - lr * weight_decay."""
+    """Adam whose weight decay shrinks the parameter itself: parameter *= 1 - lr * weight_decay.
+
+    Arguments as for `Adam`. Raises ValueError for an option out of its range. Source: Loshchilov
+    and Hutter, "Decoupled weight decay regularization", 2019.
+    """
 
     decoupled = True
 

@@ -118,7 +118,10 @@ class LRScheduler:
 
 
 class LambdaLR(LRScheduler):
-    """base * lr_lambda(step); one function, or one per group. Functions are not in the state."""
+    """base * lr_lambda(step); one function, or one per group. Functions are not in the state.
+
+    Raises ValueError for another number of functions than groups.
+    """
 
     def __init__(self, optimizer: Optimizer,
                  lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
@@ -131,7 +134,10 @@ class LambdaLR(LRScheduler):
 
 
 class StepLR(LRScheduler):
-    """base * gamma ** (step // step_size)."""
+    """base * gamma ** (step // step_size).
+
+    `step_size` is a number of steps. Raises ValueError for one below 1.
+    """
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1,
                  last_epoch: int = -1) -> None:
@@ -143,7 +149,10 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """base * gamma for every milestone that the step has reached."""
+    """base * gamma for every milestone that the step has reached.
+
+    `milestones` are numbers of steps, in any order.
+    """
 
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1,
                  last_epoch: int = -1) -> None:
@@ -155,7 +164,13 @@ class MultiStepLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """base * gamma ** step."""
+    """base * gamma ** step.
+
+    Args:
+        optimizer: whose learning rates, `base` of each group, are changed.
+        gamma: the factor of a step.
+        last_epoch: the number of the last step; -1 before the first.
+    """
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
@@ -306,6 +321,9 @@ class SequentialLR(LRScheduler):
     """One schedule after another: number i from step milestones[i - 1] on, counting from 0 again.
 
     Only this schedule steps them from then on.
+
+    Raises ValueError unless there is one milestone fewer than schedulers, in rising order, and for
+    schedulers of another optimizer.
     """
 
     def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler],

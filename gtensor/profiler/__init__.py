@@ -32,6 +32,11 @@ from gtensor.system.bus import listen
 from gtensor.system.ranges import range as range
 from gtensor.system.ranges import ranged as ranged
 
+__all__ = [
+    "Printer", "Profile", "ProfileError", "Span", "compare", "nvtx_ranges", "profile", "range",
+    "ranged",
+]
+
 
 @contextmanager
 def profile(steps: tuple[int, int] | None = None) -> Iterator[Profile]:

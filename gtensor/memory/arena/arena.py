@@ -57,6 +57,8 @@ class Arena:
         steps: round sizes up to this many steps per power of two (a power of two; 0: to granules
             only), so that sizes that vary a little can reuse each other's chunks.
         block_type: the class of its blocks, with the attributes of `Block`.
+
+    Raises ValueError for steps that are not 0 or a power of two.
     """
 
     def __init__(self, source: SegmentSource, name: str = "memory",

@@ -154,7 +154,10 @@ class Captured(Adaptor):
 
 
 class Failing(Adaptor):
-    """Refuses the allocations with these numbers (1 is the first), for tests."""
+    """Refuses the allocations with these numbers (1 is the first), for tests.
+
+    They raise OutOfMemoryError; all others go to `upstream`.
+    """
 
     def __init__(self, upstream: Resource, *calls: int) -> None:
         super().__init__(upstream)
@@ -162,6 +165,7 @@ class Failing(Adaptor):
         self._refused = frozenset(calls)
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        """A block of the upstream, or OutOfMemoryError if this call was to fail."""
         self.calls += 1
         if self.calls in self._refused:
             raise OutOfMemoryError(f"allocation {self.calls} was told to fail", nbytes)

@@ -58,7 +58,10 @@ def stepped(size: int, steps: int, least: int) -> int:
 
 
 class Watermark:
-    """A callback at a level of live bytes; `remove()` ends it."""
+    """A callback at a level of live bytes; `remove()` ends it.
+
+    `nbytes` is the level. `gt.memory.on_watermark` makes one.
+    """
 
     def __init__(self, marks: Watermarks, nbytes: int, callback: Callable[[int], object]) -> None:
         self.nbytes = nbytes

@@ -144,6 +144,7 @@ class Planned(Adaptor):
         return [region.reserved for region in self._regions.values()]
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        """The block at the next planned place, or one of the upstream if it does not fit."""
         block = None
         if self._thread == get_ident():
             own = block_of(self, None, 0, 0, nbytes, label, stream, next(_serials))
@@ -197,6 +198,7 @@ class Planned(Adaptor):
         return found
 
     def reset_peak(self) -> None:
+        """Set the peaks, also those of the upstream, to what is in use now."""
         self.upstream.reset_peak()
         self._peak = self.allocated
 
@@ -324,6 +326,8 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
 
     Raises RuntimeError within another planned step or a capture on the device and if its arena is
     switched off, OutOfMemoryError if the reservation does not fit.
+
+    Raises TypeError for what is no plan.
     """
     from gtensor.memory.plan.plan import Plan
 

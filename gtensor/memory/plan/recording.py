@@ -42,6 +42,7 @@ class Recording(Adaptor):
         self._frees = FreeListener(self._freed)
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        """A block of the upstream; the request is noted."""
         block = super().allocate(nbytes, stream, label)
         if self._open and get_ident() == self._thread:
             which = self._alive[block.serial] = len(self.requests)

@@ -22,11 +22,13 @@ class CudaSegments:
         self._live: dict[int, int] = {}
 
     def acquire(self, nbytes: int) -> int:
+        """The address of `nbytes` bytes of new memory."""
         ptr = self._malloc(nbytes)
         self._live[ptr] = nbytes
         return ptr
 
     def release(self, ptr: int, nbytes: int) -> None:
+        """Give memory back to the system."""
         del self._live[ptr]
         try:
             self._free(ptr)

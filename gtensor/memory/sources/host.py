@@ -22,6 +22,7 @@ class HostSegments:
         self._maps: dict[int, mmap.mmap] = {}
 
     def acquire(self, nbytes: int) -> int:
+        """The address of `nbytes` bytes of new memory."""
         try:
             # Alignment takes up to one huge page more of address space, which is never touched.
             # Private: a forked child gets its own copy, and huge pages apply.
@@ -37,4 +38,5 @@ class HostSegments:
         return start + offset
 
     def release(self, ptr: int, nbytes: int) -> None:
+        """Give memory back to the system."""
         self._maps.pop(ptr).close()

@@ -92,6 +92,7 @@ class VirtualSegments:
         self._spare: list[tuple[int, int]] = []  # address ranges that are still to be released
 
     def acquire(self, nbytes: int) -> int:
+        """The address of `nbytes` bytes of mapped pages, with free addresses behind them."""
         size = max(nbytes, self.pages.span)
         start = self.pages.reserve(size)
         try:
@@ -104,6 +105,7 @@ class VirtualSegments:
         return start
 
     def grow(self, ptr: int, old: int, new: int) -> bool:
+        """Map more pages behind a segment; whether its addresses had room for them."""
         found, number = self._find(ptr, old)
         later = found.starts[number + 1:number + 2]
         if found.ends[number] != ptr + old or ptr + new > (
@@ -114,6 +116,7 @@ class VirtualSegments:
         return True
 
     def join(self, parts: Sequence[tuple[int, int]]) -> int:
+        """The address at which the pages of these parts lie one behind the other."""
         runs = tuple((ptr & -self.page, round_up(ptr + nbytes, self.page))
                      for ptr, nbytes in parts)
         start = self._joined.get(runs)
@@ -133,6 +136,7 @@ class VirtualSegments:
         return start + parts[0][0] % self.page
 
     def part(self, kept: Container[int]) -> None:
+        """Unmap all joined addresses but those that are kept."""
         for runs, start in tuple(self._joined.items()):
             if start not in kept:
                 self._part(runs)

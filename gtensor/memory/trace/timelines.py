@@ -105,6 +105,7 @@ class Timeline(Adaptor):
     # -- recording --------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        """A block of the upstream; it is noted with its op, or with the error."""
         try:
             block = self.upstream.allocate(nbytes, stream, label)
         except OutOfMemoryError:

@@ -34,6 +34,8 @@ class TimeEmbedding(Module):
 
     Sources: Vaswani et al., "Attention is all you need", 2017; Peebles & Xie, "Scalable diffusion
     models with Transformers", 2023.
+
+    Raises ValueError for an odd number of features, or what is not positive.
     """
 
     frequencies: Tensor  # (features / 2,)

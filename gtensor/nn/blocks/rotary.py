@@ -22,6 +22,8 @@ class RotaryPositions(Module):
     The tables grow to the next power of two of the positions asked for; they are no state.
 
     Source: Su et al., "RoFormer: Enhanced Transformer with rotary position embedding", 2021.
+
+    Raises ValueError for an odd number of features.
     """
 
     table: Tensor  # (2, positions, features / 2): one buffer, so that no thread sees half of it

@@ -175,6 +175,8 @@ class SSMBlock(Block):
 
     Sources: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces", 2023;
     De et al., "Griffin: mixing gated linear recurrences with local attention", 2024.
+
+    Raises ValueError for an unknown mixer, or sizes below 1.
     """
 
     mixer: GatedRecurrence | SelectiveRecurrence

@@ -46,6 +46,7 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
+        """The number of positions that there is room for."""
         return self.keys.shape[2]
 
     def attend(self, packed: Tensor, positions: RotaryPositions | None) -> Tensor:
@@ -79,6 +80,8 @@ class CausalSelfAttention(Module):
 
     Sources: Vaswani et al., "Attention is all you need", 2017; Ainslie et al., "GQA: Training
     generalized multi-query Transformer models from multi-head checkpoints", 2023.
+
+    Raises ValueError unless heads divides the width, and kv_heads the heads.
     """
 
     in_proj_weight: Parameter  # ((heads + 2 * kv_heads) * width / heads, width)
@@ -157,6 +160,8 @@ class TransformerBlock(Block):
 
     Sources: Xiong et al., "On layer normalization in the Transformer architecture", 2020; Touvron
     et al., "LLaMA: open and efficient foundation language models", 2023.
+
+    Raises ValueError for an unknown activation or norm, and for heads that do not divide the width.
     """
 
     norm1: Module

@@ -201,7 +201,11 @@ def relu(input: Tensor) -> Tensor:
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """input where positive, else input * negative_slope. With a positive slope saves its output."""
+    """input where positive, else input * negative_slope. With a positive slope saves its output.
+
+    Elementwise. Source: Maas et al., "Rectifier nonlinearities improve neural network acoustic
+    models", 2013.
+    """
     if negative_slope > 0:
         return leaky_relu_op(input, negative_slope=float(negative_slope))
     return where(input > 0, input, input * negative_slope) if negative_slope else relu(input)
@@ -222,6 +226,8 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """input times the normal distribution function of it, exact or by tanh (approximate="tanh").
 
     Source: Hendrycks and Gimpel, "Gaussian error linear units", 2016.
+
+    Raises ValueError for another `approximate`.
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"gelu was given approximate={approximate!r}; wanted 'none' or 'tanh'")
@@ -239,7 +245,10 @@ def sigmoid(input: Tensor) -> Tensor:
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold."""
+    """log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold.
+
+    Raises ValueError for a beta that is not positive.
+    """
     if not beta > 0:
         raise ValueError(f"softplus was given beta={beta}; wanted a positive number")
     return softplus_op(input, factor=float(beta), threshold=float(threshold))

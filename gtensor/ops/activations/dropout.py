@@ -250,6 +250,8 @@ def dropout(
 
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
     2014.
+
+    Raises TypeError for an input that is not floating, ValueError for a p outside of 0 to 1.
     """
     check_probability("dropout", "p", p)
     refuse_unsupported(False, "dropout", inplace=inplace)

@@ -119,7 +119,10 @@ def selu(input: Tensor) -> Tensor:
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """input cut at min_val and max_val; the gradient is 0 there and beyond. Saves its output."""
+    """input cut at min_val and max_val; the gradient is 0 there and beyond. Saves its output.
+
+    Raises ValueError for a min_val above max_val.
+    """
     if not min_val <= max_val:
         raise ValueError(f"hardtanh was given min_val={min_val} and max_val={max_val}; wanted "
                          "min_val <= max_val")
@@ -148,6 +151,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """input where positive, else weight * input; weight (1,), or (C,) for input (N, C, ...).
 
     Source: He et al., "Delving deep into rectifiers", 2015.
+
+    Raises ValueError for a weight of another shape.
     """
     same_dtype("prelu", input=input, weight=weight)
     channels = input.shape[1] if input.ndim > 1 else 1

@@ -252,6 +252,9 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Integers (...) in [0, num_classes) as int64 rows (..., num_classes) with one 1 each.
 
     num_classes=-1 means the largest index + 1; on a GPU this waits for it.
+
+    Raises TypeError for a tensor that is not of integers, ValueError for an index out of range on
+    the CPU (on a GPU the check would wait), and for no classes.
     """
     want_tensors("one_hot", tensor=tensor)
     if tensor.dtype.kind not in "iu":

@@ -168,6 +168,8 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
 
     The row padding_idx (from 0, or from the end if negative) gets no gradient. Indices out of range
     raise ValueError on the CPU; on a GPU they are not checked, because the check would wait.
+
+    Raises TypeError for indices that are not integers.
     """
     if weight.ndim != 2:
         raise ValueError(f"embedding was given a weight of shape {weight.shape}; wanted (V, D)")

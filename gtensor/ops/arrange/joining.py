@@ -129,7 +129,10 @@ def _tensors(name: str, arrays: Sequence[Tensor]) -> list[Tensor]:
 
 
 def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
-    """The slices of x along `axis`, without that axis: views."""
+    """The slices of x along `axis`, without that axis: views.
+
+    A tuple of as many tensors as the axis is long. Raises AxisError for an axis that there is not.
+    """
     place = axis_index(axis, x.ndim, "unstack")
     return tuple(get_item(x, (slice(None),) * place + (i,)) for i in range(x.shape[place]))
 
@@ -138,7 +141,10 @@ def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
-    """x as a tile, laid `repetitions` times along each axis (of more axes than x has, or fewer)."""
+    """x as a tile, laid `repetitions` times along each axis (of more axes than x has, or fewer).
+
+    Raises ValueError for a negative number of repetitions.
+    """
     counts = integers(repetitions)
     if any(n < 0 for n in counts):
         raise ValueError(f"tile with repetitions {counts}; wanted 0 or more of each axis")

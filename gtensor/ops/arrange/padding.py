@@ -89,6 +89,9 @@ def pad(
 
     Padding by the input's own elements makes one array for each padded axis. Elements removed at
     one end may still be mirrored or repeated at the other, but not used by "circular".
+
+    Raises ValueError for an unknown mode, a `value` with another mode than "constant", and a `pad`
+    that does not fit the input.
     """
     counts = tuple(pad)
     if len(counts) % 2 or len(counts) > 2 * input.ndim or any(

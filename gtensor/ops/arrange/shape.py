@@ -181,7 +181,10 @@ def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Axes start_dim to end_dim as one. A view where memory allows."""
+    """Axes start_dim to end_dim as one. A view where memory allows.
+
+    Raises ValueError for axes that are out of range or in the wrong order.
+    """
     if not x.ndim:
         return reshape(x, (1,))
     first, last = start_dim % x.ndim, end_dim % x.ndim
@@ -192,7 +195,10 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
-    """Without the given axes, which must have size 1 (else ValueError), or all of them: a view."""
+    """Without the given axes, which must have size 1 (else ValueError), or all of them: a view.
+
+    `axis` is an integer or several; without it all axes of size 1 go.
+    """
     if axis is None:
         gone: Sequence[int] = [i for i, n in enumerate(x.shape) if n == 1]
     else:
@@ -204,7 +210,11 @@ def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
 
 
 def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
-    """With a new axis of size 1 at `axis` of the result, or at several: a view."""
+    """With a new axis of size 1 at `axis` of the result, or at several: a view.
+
+    Raises AxisError for an axis that the result does not have, ValueError for one that is given
+    twice.
+    """
     count = len(integers(axis))
     new = axis_indices(axis, x.ndim + count, "expand_dims")
     sizes = iter(x.shape)
@@ -249,7 +259,10 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
 
 
 def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
-    """The axes `source` moved to the places `destination`, the others in their order: a view."""
+    """The axes `source` moved to the places `destination`, the others in their order: a view.
+
+    Raises ValueError unless there are as many destinations as sources.
+    """
     origins = axis_indices(source, x.ndim, "moveaxis")
     places = axis_indices(destination, x.ndim, "moveaxis")
     if len(origins) != len(places):
@@ -317,7 +330,10 @@ _broadcast_op = op(
 
 
 def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
-    """x repeated to `shape` without a copy: a view whose elements share memory."""
+    """x repeated to `shape` without a copy: a view whose elements share memory.
+
+    Raises ValueError where an axis, counted from the last, is neither 1 nor of that length.
+    """
     wanted = integers(shape)
     try:
         fits = np.broadcast_shapes(x.shape, wanted) == wanted

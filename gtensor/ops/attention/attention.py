@@ -240,6 +240,8 @@ def scaled_dot_product_attention(
             share a head of keys and values.
 
     Source: Vaswani et al., "Attention is all you need", 2017.
+
+    Raises ValueError for attn_mask beside is_causal, and for shapes that do not fit.
     """
     name = "scaled_dot_product_attention"
     added = None if attn_mask is None or attn_mask.dtype.kind == "b" else attn_mask

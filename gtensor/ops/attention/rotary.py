@@ -145,6 +145,8 @@ def rotary_embedding(
     Saves the tables only.
 
     Source: Su et al., "RoFormer: Enhanced Transformer with rotary position embedding", 2021.
+
+    Raises ValueError for an odd D, tables of another shape or dtype, and more heads than there are.
     """
     want_tensors("rotary_embedding", x=x, cos=cos, sin=sin)
     if x.ndim < 3 or x.shape[-1] % 2:

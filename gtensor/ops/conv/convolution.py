@@ -562,7 +562,11 @@ def conv_transpose1d(
     padding: int | tuple[int] = 0, output_padding: int | tuple[int] = 0, groups: int = 1,
     dilation: int | tuple[int] = 1,
 ) -> Tensor:
-    """conv_transpose2d of signals (N, C, L) with a weight (C, O / groups, K): (N, O, OL)."""
+    """conv_transpose2d of signals (N, C, L) with a weight (C, O / groups, K): (N, O, OL).
+
+    OL = (L - 1) * stride - 2 * padding + dilation * (K - 1) + output_padding + 1. Raises ValueError
+    for shapes that do not fit.
+    """
     return _transposed("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding,
                        groups, dilation)
 

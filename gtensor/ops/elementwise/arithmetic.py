@@ -150,7 +150,10 @@ power = op(
 
 
 def pow(x1: Operand, x2: Operand, /) -> Tensor:
-    """x1 ** x2, elementwise with broadcasting. Whole powers 1 and 2 cost no call of pow."""
+    """x1 ** x2, elementwise with broadcasting. Whole powers 1 and 2 cost no call of pow.
+
+    Raises ValueError for integers to a negative power, and for shapes that do not broadcast.
+    """
     if isinstance(x1, Tensor) and (
             type(x2) is int or (type(x2) is float and x1.dtype.kind in "fVc")):
         if x2 == 2:

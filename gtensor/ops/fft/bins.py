@@ -33,7 +33,11 @@ def fftfreq(
 def rfftfreq(
     n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None
 ) -> Tensor:
-    """The frequencies, from 0 up, of the n // 2 + 1 bins of `rfft`, in cycles per unit of d."""
+    """The frequencies, from 0 up, of the n // 2 + 1 bins of `rfft`, in cycles per unit of d.
+
+    float32 unless dtype is given. Raises ValueError for n below 1, TypeError for a dtype that is
+    not floating.
+    """
     return _rounded(np.fft.rfftfreq, n, d, dtype, device)
 
 
@@ -51,14 +55,20 @@ def _rounded(
 
 
 def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
-    """The bins with zero frequency moved to the middle, along `axes` (all by default)."""
+    """The bins with zero frequency moved to the middle, along `axes` (all by default).
+
+    The result has x's shape and dtype. Raises AxisError for an axis that there is not.
+    """
     x = asarray(x)
     found = _shifted(axes, x.ndim, "fftshift")
     return roll(x, [x.shape[a] // 2 for a in found], axis=found)
 
 
 def ifftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
-    """Undoes `fftshift`: zero frequency moved from the middle to the front."""
+    """Undoes `fftshift`: zero frequency moved from the middle to the front.
+
+    The result has x's shape and dtype. Raises AxisError for an axis that there is not.
+    """
     x = asarray(x)
     found = _shifted(axes, x.ndim, "ifftshift")
     return roll(x, [-(x.shape[a] // 2) for a in found], axis=found)

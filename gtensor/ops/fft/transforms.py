@@ -292,7 +292,10 @@ def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "back
 
 
 def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """The inverse of `fft` along `axis`; parameters as there."""
+    """The inverse of `fft` along `axis`; parameters as there.
+
+    The result is complex. Raises ValueError for n below 1 and an unknown `norm`.
+    """
     return _complex_transform(x, _one(n), (axis,), norm, "ifft", True)
 
 
@@ -300,7 +303,11 @@ def fftn(
     x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str = "backward",
 ) -> Tensor:
-    """`fft` along several axes (all by default), `s` points along each."""
+    """`fft` along several axes (all by default), `s` points along each.
+
+    `s` and `axes` are of one length; with `s` alone they are the last axes. The result is complex.
+    Raises ValueError for another length, sizes below 1 and an unknown `norm`.
+    """
     return _complex_transform(x, s, axes, norm, "fftn", False)
 
 
@@ -308,7 +315,10 @@ def ifftn(
     x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str = "backward",
 ) -> Tensor:
-    """The inverse of `fftn`."""
+    """The inverse of `fftn`.
+
+    The result is complex. Raises ValueError for sizes below 1 and an unknown `norm`.
+    """
     return _complex_transform(x, s, axes, norm, "ifftn", True)
 
 
@@ -333,7 +343,11 @@ def rfftn(
     x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str = "backward",
 ) -> Tensor:
-    """`rfft` along the last of several axes (all by default), then `fft` along the others."""
+    """`rfft` along the last of several axes (all by default), then `fft` along the others.
+
+    The last axis has s[-1] // 2 + 1 bins. Raises TypeError for a complex x, ValueError for sizes
+    below 1.
+    """
     return _real_transform(x, s, axes, norm, "rfftn")
 
 
@@ -341,17 +355,28 @@ def irfftn(
     x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
     norm: str = "backward",
 ) -> Tensor:
-    """The inverse of `rfftn`, to `s` points; by default an even number along the last axis."""
+    """The inverse of `rfftn`, to `s` points; by default an even number along the last axis.
+
+    The result is real. Raises ValueError for sizes below 1 and an unknown `norm`.
+    """
     return _back_to_real(x, s, axes, norm, "irfftn")
 
 
 def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """The real spectrum, n bins, of a signal with x[-t] = conj(x[t]), of which half is given."""
+    """The real spectrum, n bins, of a signal with x[-t] = conj(x[t]), of which half is given.
+
+    By default n = 2 * (bins - 1); give n for an odd number. Raises ValueError for n below 1 and an
+    unknown `norm`.
+    """
     side = _OTHER_SIDE[_checked_norm(norm, "hfft")]
     return _back_to_real(recorded.conj(asarray(x)), _one(n), (axis,), side, "hfft")
 
 
 def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
-    """The inverse of `hfft`: half of the signal whose spectrum is the real x."""
+    """The inverse of `hfft`: half of the signal whose spectrum is the real x.
+
+    The result has n // 2 + 1 complex values. Raises TypeError for a complex x, ValueError for n
+    below 1.
+    """
     side = _OTHER_SIDE[_checked_norm(norm, "ihfft")]
     return recorded.conj(_real_transform(x, _one(n), (axis,), side, "ihfft"))

@@ -105,7 +105,11 @@ vecdot_op = op(
 
 
 def vecdot(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
-    """The sum of conj(x1) * x2 along `axis` (counted from the last, as -1), broadcast elsewhere."""
+    """The sum of conj(x1) * x2 along `axis` (counted from the last, as -1), broadcast elsewhere.
+
+    Raises ValueError for vectors of different lengths, and for an axis counted from the first where
+    the numbers of axes differ.
+    """
     x1, x2 = asarray(x1), asarray(x2)
     for x in (x1, x2):
         axis_index(axis, x.ndim, "vecdot")
@@ -162,7 +166,11 @@ cross_op = op(
 
 
 def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
-    """The cross product of vectors of three elements along `axis`, broadcast over the others."""
+    """The cross product of vectors of three elements along `axis`, broadcast over the others.
+
+    Raises ValueError for vectors of another length, and for an axis counted from the first where
+    the numbers of axes differ.
+    """
     x1, x2 = asarray(x1), asarray(x2)
     for x in (x1, x2):
         if x.shape[axis_index(axis, x.ndim, "cross")] != 3:
@@ -182,7 +190,10 @@ def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
 
 
 def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
-    """All products of an element of x1 (n,) and one of x2 (m,): (n, m)."""
+    """All products of an element of x1 (n,) and one of x2 (m,): (n, m).
+
+    Raises ValueError for what is no vector.
+    """
     x1, x2 = asarray(x1), asarray(x2)
     if x1.ndim != 1 or x2.ndim != 1:
         raise ValueError(f"outer of shapes {x1.shape} and {x2.shape}; wanted two vectors")

@@ -234,6 +234,8 @@ def qr(x: Tensor, /, *, mode: str = "reduced") -> QRResult:
     Mode "reduced": Q (..., m, k), R (..., k, n). Mode "complete": Q (..., m, m), R (..., m, n); it
     has no derivative where m > n, since the added columns of Q are arbitrary. Gradients need the
     first k columns of x to be independent.
+
+    Raises ValueError for another mode.
     """
     x = matrices(x, "qr")
     if mode not in ("reduced", "complete"):

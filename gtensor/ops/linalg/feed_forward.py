@@ -261,6 +261,8 @@ def feed_forward(
             products: compose it of `linear` and `gelu`.
 
     Source: Vaswani et al., "Attention is all you need", 2017, section 3.3.
+
+    Raises ValueError for another activation, and for shapes that do not fit.
     """
     if activation not in FUSED:
         raise ValueError(f"feed_forward was given activation={activation!r}; wanted "

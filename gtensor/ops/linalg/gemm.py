@@ -86,6 +86,8 @@ def gemm_into(
     gradient, or that a record saved (both may be written under `no_grad`).
 
     Source: gemm of BLAS level 3 (Dongarra et al., 1990).
+
+    Raises TypeError for an `out` that is no Tensor.
     """
     if not isinstance(out, Tensor):
         raise TypeError(f"gemm_into was given an out of {type(out).__name__}; wanted a Tensor")

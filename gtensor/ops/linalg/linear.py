@@ -211,6 +211,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         input: (..., in).
         weight: (out, in).
         bias: (out), or None.
+
+    Raises ValueError for shapes that do not fit.
     """
     same_dtype("linear", input=input, weight=weight, bias=bias)
     given, matrix = input.shape, weight.shape

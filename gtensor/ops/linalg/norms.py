@@ -116,12 +116,20 @@ undiagonal = op(
 
 
 def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
-    """The diagonal of the last two axes (..., m, n), `offset` above the main one: a view."""
+    """The diagonal of the last two axes (..., m, n), `offset` above the main one: a view.
+
+    The result is (..., k), k being the number of elements on that diagonal. Raises ValueError for
+    fewer than two axes.
+    """
     return diagonal_op(matrices(x, "diagonal"), offset=offset)
 
 
 def trace(x: Tensor, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
-    """The sum of a diagonal of the last two axes (..., m, n); small integers add up as int64."""
+    """The sum of a diagonal of the last two axes (..., m, n); small integers add up as int64.
+
+    The result is (...). `offset` counts from the main diagonal, up. Raises ValueError for fewer
+    than two axes.
+    """
     return total(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
 

@@ -398,7 +398,11 @@ def matrix_rank(x: Tensor, /, *, rtol: Operand | None = None) -> Tensor:
 
 
 def matrix_power(x: Tensor, n: int, /) -> Tensor:
-    """Square matrices to the power n, by repeated squaring; 0 is the identity, n < 0 inverts."""
+    """Square matrices to the power n, by repeated squaring; 0 is the identity, n < 0 inverts.
+
+    x and the result are (..., n, n). Raises LinAlgError for matrices that are not square, or on the
+    CPU have no inverse where one is needed, TypeError for a power that is no integer.
+    """
     x = matrices(x, "matrix_power", square=True)
     n = operator.index(n)
     if n == 0:  # selected, so that the gradient is zero and not missing

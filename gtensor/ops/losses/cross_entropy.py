@@ -600,6 +600,9 @@ def cross_entropy(
         ignore_index: rows with this target count nothing, in the mean either.
         reduction: "mean" and "sum" give a scalar, "none" one loss per row.
         label_smoothing: the share of probability that is spread over all classes, 0 to 1.
+
+    Raises ValueError for a label_smoothing outside of 0 to 1, an ignore_index beside probabilities,
+    and shapes that do not fit; TypeError for a target of another dtype.
     """
     check_reduction("cross_entropy", reduction)
     if not 0.0 <= label_smoothing <= 1.0:
@@ -623,7 +626,11 @@ def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """Minus the log-probabilities at the class indices; arguments as for cross_entropy."""
+    """Minus the log-probabilities at the class indices; arguments as for cross_entropy.
+
+    input is (N, C, ...), target (N, ...). Raises ValueError for other shapes, and for a class index
+    out of range on the CPU; on a GPU the check would wait.
+    """
     check_reduction("nll_loss", reduction)
     same_dtype("nll_loss", input=input)
     check_targets("nll_loss", input, target, ignore_index)

@@ -226,6 +226,8 @@ def huber_loss(
     Both have one shape. Reduced, it makes no temporary of that shape on the CPU.
 
     Source: Huber, "Robust estimation of a location parameter", 1964.
+
+    Raises ValueError for a delta that is not positive, and for shapes that differ.
     """
     check_pair("huber_loss", reduction, input, target)
     if not delta > 0:
@@ -240,6 +242,8 @@ def smooth_l1_loss(
 
     It is huber_loss with delta = beta, over beta; with beta=0, or too small for a normal number of
     the dtype that is computed in, it is l1_loss.
+
+    Raises ValueError for a negative beta, and for shapes that differ.
     """
     check_pair("smooth_l1_loss", reduction, input, target)
     if not beta >= 0:

@@ -97,6 +97,8 @@ def kl_div(
         target: probabilities, or their logarithms with log_target=True; of one shape with input.
         reduction: "mean" over all elements, "batchmean" (the sum over the first axis' length, which
             is the divergence by its definition), "sum" or "none".
+
+    Raises ValueError for an unknown reduction, "batchmean" of a scalar, and shapes that differ.
     """
     per_row = reduction == "batchmean"
     if not per_row and reduction not in REDUCTIONS:
@@ -187,6 +189,8 @@ def binary_cross_entropy(
         input: probabilities, from 0 to 1 (checked on the CPU only; on a GPU that would wait).
         target: of the same shape, from 0 to 1.
         weight: broadcasts to that shape.
+
+    Raises ValueError for an input that is no probability (on the CPU), and for shapes that differ.
     """
     check_pair("binary_cross_entropy", reduction, input, target)
     _check_weight("binary_cross_entropy", input, weight=weight)

@@ -428,7 +428,12 @@ def batch_norm(
     momentum: float = 0.1, eps: float = 1e-5, num_batches_tracked: Tensor | None = None,
     gather: Gather | None = None,
 ) -> Tensor:
-    """(input - mean) / sqrt(var + eps) * weight + bias per channel: see `batch_norm_act`."""
+    """(input - mean) / sqrt(var + eps) * weight + bias per channel: see `batch_norm_act`.
+
+    input is (N, C, ...), the others (C,) or None. Raises ValueError for other shapes, without the
+    running statistics outside of training, and in training for one value per channel. Source: Ioffe
+    and Szegedy, "Batch normalization", 2015.
+    """
     return batch_norm_act(input, running_mean, running_var, weight, bias, training, momentum, eps,
                           "identity", num_batches_tracked=num_batches_tracked, gather=gather)
 

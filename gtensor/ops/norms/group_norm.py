@@ -362,6 +362,8 @@ def group_norm(
         eps: added to the (biased) variance.
 
     Source: Wu and He, "Group normalization", 2018.
+
+    Raises ValueError unless num_groups divides C, and for a weight or bias of another shape.
     """
     if input.ndim < 2 or not isinstance(num_groups, int) or num_groups < 1 or (
             input.shape[1] % num_groups):

@@ -402,7 +402,10 @@ def abn(
     activation_param: float = 0.01, num_batches_tracked: Tensor | None = None,
     gather: Gather | None = None,
 ) -> Tensor:
-    """`inplace_abn` out of place; `input` is saved and not changed."""
+    """`inplace_abn` out of place; `input` is saved and not changed.
+
+    (N, C, ...), and the other arguments of `inplace_abn`.
+    """
     want_tensors("abn", input=input, weight=weight)
     check_eps(eps, input.dtype, "abn")
     work = computed_in(input.dtype)

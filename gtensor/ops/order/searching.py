@@ -131,7 +131,11 @@ _count_nonzero = op(
 
 
 def count_nonzero(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """How many elements over `axis` (all by default) are not zero; int64. NaN is not zero."""
+    """How many elements over `axis` (all by default) are not zero; int64. NaN is not zero.
+
+    Without the axes of `axis`, or with axes of size 1 if `keepdims`. Raises AxisError for an axis
+    that there is not, or that is given twice.
+    """
     return _count_nonzero(x, axis=normalize_axis(axis, x.ndim, "count_nonzero"), keepdims=keepdims)
 
 

@@ -31,7 +31,11 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int 
 
 
 def adaptive_avg_pool1d(input: Tensor, output_size: Single) -> Tensor:
-    """Means of windows laid out so that (N, C, L) becomes (N, C, output_size)."""
+    """Means of windows laid out so that (N, C, L) becomes (N, C, output_size).
+
+    Raises ValueError for an input that is neither (N, C, L) nor (C, L), and for an output_size
+    below 1.
+    """
     return _adaptive_mean("adaptive_avg_pool1d", 1, input, output_size)
 
 

@@ -192,7 +192,10 @@ def avg_pool1d(
     input: Tensor, kernel_size: Single, stride: Single | None = None, padding: Single = 0,
     ceil_mode: bool = False, count_include_pad: bool = True,
 ) -> Tensor:
-    """avg_pool2d of signals (N, C, L) or (C, L)."""
+    """avg_pool2d of signals (N, C, L) or (C, L).
+
+    Raises ValueError for a window larger than the padded input, and for another number of axes.
+    """
     params = window_arguments(
         "avg_pool1d", 1, input, kernel_size, stride, padding, 1, ceil_mode)
     return on_images(input, 1, lambda x: avg_pool2d_op(

@@ -31,6 +31,9 @@ def interpolate(
         align_corners: for the linear modes: the first and last elements lie on those of the input;
             otherwise (the default) the outer edges of the elements do.
         recompute_scale_factor: use the ratio of the rounded sizes instead of scale_factor itself.
+
+    Raises ValueError for a mode that does not fit the input, align_corners with a mode that is not
+    linear, an empty input, and unless one of size and scale_factor is given.
     """
     axes = input.ndim - 2
     if mode not in _MODES or axes not in _MODES[mode]:

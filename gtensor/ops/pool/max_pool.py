@@ -246,7 +246,10 @@ def max_pool1d(
     input: Tensor, kernel_size: Single, stride: Single | None = None, padding: Single = 0,
     dilation: Single = 1, ceil_mode: bool = False,
 ) -> Tensor:
-    """max_pool2d of signals (N, C, L) or (C, L)."""
+    """max_pool2d of signals (N, C, L) or (C, L).
+
+    Raises ValueError for a window larger than the padded input, and for another number of axes.
+    """
     params = window_arguments(
         "max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode)
     return on_images(input, 1, lambda x: max_pool2d_op(x, **params))

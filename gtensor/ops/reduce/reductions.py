@@ -429,10 +429,18 @@ _any, _all = _logical("any", np.logical_or), _logical("all", np.logical_and)
 
 
 def any(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Whether any element over `axis` is not zero (NaN is not); False over no elements."""
+    """Whether any element over `axis` is not zero (NaN is not); False over no elements.
+
+    Booleans without the axes of `axis`, or with axes of size 1 if `keepdims`. Raises AxisError for
+    an axis that there is not, or that is given twice.
+    """
     return _any(x, axis=normalize_axis(axis, x.ndim, "any"), keepdims=keepdims)
 
 
 def all(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Whether all elements over `axis` are not zero (NaN is not); True over no elements."""
+    """Whether all elements over `axis` are not zero (NaN is not); True over no elements.
+
+    Booleans without the axes of `axis`, or with axes of size 1 if `keepdims`. Raises AxisError for
+    an axis that there is not, or that is given twice.
+    """
     return _all(x, axis=normalize_axis(axis, x.ndim, "all"), keepdims=keepdims)

@@ -15,7 +15,7 @@ from gtensor import memory, settings
 pytestmark = pytest.mark.gpu
 
 SIZE = 1 << 20
-GUIDE = Path(__file__).parents[3] / "docs" / "guide.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "concepts" / "streams_and_graphs.md"
 
 
 @pytest.fixture
