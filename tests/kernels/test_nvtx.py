@@ -240,7 +240,7 @@ def test_the_captured_range_holds_exactly_the_asked_steps(logger: Path, tmp_path
     iteration = inside[1:1 + len(inside) // 3]  # behind the end of the one in which it opened
     assert inside == ["pop gtensor", *iteration * 3][:-1]
     assert nested([*iteration[:-1], "pop gtensor"])[0] == "user - iteration"
-    assert [line for line in iteration if "update" in line] == ["push gtensor optimizer - SGD update"]
+    assert sum("update" in line for line in iteration) == 1
     before = ranges[:ranges.index("start gtensor user - steps")]
     assert [sum("SGD update" in line for line in part) for part in (before, ranges)] == [2, 9]
 

@@ -137,13 +137,16 @@ def test_what_is_absent_is_said(tmp_path: Path) -> None:
 
 
 def test_names_are_printable_and_bounded(tmp_path: Path) -> None:
-    path = write(tmp_path / "names.sqlite", [Mark("\x1b[31mred \u202e" + "x" * 10**5, "user", 0, 9)],
+    long = "\x1b[31mred \u202e" + "x" * 10**5
+    path = write(tmp_path / "names.sqlite", [Mark(long, "user", 0, 9), Mark("b", "user", 1, 2)],
                  gpus=[(0, "\x1b[2J")])
     with closing(sqlite3.connect(path)) as file:
-        file.execute("UPDATE StringIds SET value = CAST(x'ff41' AS TEXT) WHERE value = 'none'")
+        file.execute("UPDATE StringIds SET value = CAST(x'ff41' AS TEXT) WHERE value = 'b'")
+        file.commit()
     found = read(path)
     name = next(text for text in found.texts if "red" in text)
     assert name.startswith("?[31mred ?xx") and len(name) == 1024 and found.gpus == {0: "?[2J"}
+    assert "\ufffdA" in found.texts  # no UTF-8
 
 
 # -- a slow reference ------------------------------------------------------------------------------
