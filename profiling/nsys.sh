@@ -4,7 +4,7 @@
 #     profiling/nsys.sh RECIPE [OPTIONS]         # OPTIONS are those of `gtensor train RECIPE`
 #
 #     profiling/nsys.sh digits --device cuda
-#     STEPS=50:5 OUT=attention profiling/nsys.sh text --arch gpt
+#     STEPS=50:5 OUT=attention profiling/nsys.sh text --arch ssm
 #
 # STEPS: how many optimizer steps are passed over and how many are recorded, or all (10:20). OUT: the
 # name of the report (RECIPE); OUT.nsys-rep is for nsys-ui, OUT.sqlite for `gtensor profile`. PYTHON:

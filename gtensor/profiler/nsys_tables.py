@@ -22,7 +22,7 @@ NO_KERNELS = ("No kernel was recorded: the program used no GPU, or nsys did not 
 
 def tables(session: Session, most: int, width: int) -> str:
     """All that there is to say, at most `most` rows a table."""
-    return "\n\n".join(_parts(session, most, width))
+    return "\n\n".join(part.rstrip() for part in _parts(session, most, width))
 
 
 def _parts(session: Session, most: int, width: int) -> Iterator[str]:
@@ -35,10 +35,10 @@ def _parts(session: Session, most: int, width: int) -> Iterator[str]:
         yield NO_KERNELS
     for group_by in ("op", "module") if session.has_ranges else ():
         if kernels:
-            yield _work(f"Kernels by {group_by}", group_by, "kernels",
+            yield _work(f"Kernels by {group_by}", group_by, "runs",
                         session.kernels(group_by), most, width)
     if kernels:
-        yield _work("Kernels, and the op behind most of the time of each", "kernel", "kernels",
+        yield _work("Kernels, and the op behind most of the time of each", "kernel", "runs",
                     session.kernels("kernel"), most, width)
     if session.has_ranges:
         yield _work("Ops and other ranges, by their time on the host without ops within", "op",
