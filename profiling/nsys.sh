@@ -6,10 +6,10 @@
 #     profiling/nsys.sh digits --device cuda
 #     STEPS=50:5 OUT=attention profiling/nsys.sh text --arch ssm
 #
-# STEPS: how many optimizer steps are passed over and how many are recorded, or all (10:20). OUT: the
-# name of the report (RECIPE); OUT.nsys-rep is for nsys-ui, OUT.sqlite for `gtensor profile`. PYTHON:
-# the interpreter (python, else python3). One epoch is trained, in a temporary folder, unless OPTIONS
-# say otherwise. Runs from a checkout that need not be installed. Exit status: that of the training; 1
+# STEPS: how many optimizer steps are passed over, and how many are recorded (10:20). OUT: the name of
+# the report (RECIPE); OUT.nsys-rep is for nsys-ui, OUT.sqlite for `gtensor profile`. PYTHON: the
+# interpreter (python, else python3). One epoch is trained, in a temporary folder, unless OPTIONS say
+# otherwise. Runs from a checkout that need not be installed. Exit status: that of the training; 1
 # if nothing was recorded; 64 for wrong usage. docs/nsys.md explains what is printed, and names the
 # versions of nsys that work.
 

@@ -23,14 +23,14 @@ MOST = 15  # rows of a table
 _SUFFIXES = (".nsys-rep", ".sqlite")
 
 
-def session(words: Sequence[str], out: Path | None, steps: str | None) -> int:
+def session(words: Sequence[str], out: Path | None, steps: tuple[int, int] | None) -> int:
     """Run a command under nsys, print what was recorded; the exit status of the command.
 
     Args:
         words: the command.
         out: where the report and its export go, by default `session.nsys-rep` and
             `session.sqlite`; files that are there are replaced once new ones are complete.
-        steps: "W:N", N optimizer steps after W others (10:20); "all" of the program.
+        steps: how many optimizer steps are passed over, and how many are recorded (10, 20).
 
     Raises UserError before anything is run if nsys is missing or does not fit, for wrong arguments
     and for files that cannot be written; after it if nothing, or no range, was recorded.
@@ -40,16 +40,16 @@ def session(words: Sequence[str], out: Path | None, steps: str | None) -> int:
     place = place.with_suffix("") if place.suffix in _SUFFIXES else place
     targets = [place.with_name(place.name + suffix) for suffix in _SUFFIXES]
     with _told():
-        wanted = nsys.parsed_steps(steps)
+        first, count = steps or nsys.STEPS
         command = _command(words)
         for target in targets:
             check_folder(target)
         tool = nsys.found_nsys(os.environ)
         with TemporaryDirectory(prefix=".gtensor-nsys-", dir=place.parent) as folder:
             report, exported = (Path(folder) / target.name for target in targets)
-            status = nsys.profile(tool, command, report, wanted)
+            status = nsys.profile(tool, command, report, (first, count))
             if not report.exists():
-                return _nothing(status, wanted)
+                return _nothing(status, first)
             os.replace(report, targets[0])
             nsys.export(tool, targets[0], exported)
             os.replace(exported, targets[1])
@@ -93,13 +93,11 @@ def _command(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _nothing(status: int, steps: nsys.Steps | None) -> int:
+def _nothing(status: int, first: int) -> int:
     """Say why there is no report; the exit status of a failed program, else UserError."""
-    why = "nsys wrote no report"
-    if steps is not None:
-        why += (f": it records from the end of optimizer step {steps.after} on, which the program "
-                "did not reach, or could not tell; wanted more steps, a smaller number in --steps, "
-                "or --steps all")
+    why = (f"nsys wrote no report: it records when {first} optimizer steps have ended, which the "
+           "program did not reach, or no range reached nsys; wanted more steps, or a smaller "
+           "number in front of --steps FIRST:COUNT")
     if not status:
         raise UserError(why)
     print(f"gtensor: the program ended with exit status {status}, and {why}", file=sys.stderr)

@@ -11,44 +11,32 @@ import sys
 
 from gtensor.backend import nvtx
 from gtensor.backend.devices import cuda_devices
-from gtensor.system.bus import PhaseEvent, Registered, bus
+from gtensor.profiler.steps import Steps
+from gtensor.system.bus import Registered, bus
 
 LABEL = "steps"
 
 
-class Capture:
-    """A listener that opens the range after some optimizer steps, and closes it after some more.
+def start(first: int, count: int) -> None:
+    """Open the range after the first optimizer steps, and close it after so many more.
 
-    At both ends it waits for the GPUs, so that what is recorded is the work of these steps.
+    At both ends the GPUs are waited for, so that what is recorded is the work of these steps.
+    Raises ValueError as `Steps`.
     """
+    opened: list[int] = []
 
-    def __init__(self, after: int, steps: int) -> None:
-        self._first, self._last = after, after + steps
-        self._made = 0
-        self._range = 0
-        self.registered = Registered(self)
+    def begin() -> None:
+        _wait()
+        opened.append(nvtx.start("user", LABEL))
 
-    def phase_ends(self, event: PhaseEvent) -> None:
-        """Count a step."""
-        if event.name != "update" or event.error is not None:
-            return
-        self._made += 1
-        if self._made == self._first:
-            _wait()
-            self._range = nvtx.start("user", LABEL)
-        elif self._made == self._last:
-            _wait()
-            nvtx.end(self._range)
-            bus.remove(self.registered)
+    def end() -> None:
+        _wait()
+        nvtx.end(opened.pop())
+        bus.remove(registered)
 
-
-def start(after: int, steps: int) -> None:
-    """Listen for the rest of the program. Raises ValueError for numbers below 1."""
-    if min(after, steps) < 1:
-        raise ValueError(f"GTENSOR_CAPTURE_AFTER={after} and GTENSOR_CAPTURE_STEPS={steps} given; "
-                         "wanted numbers of optimizer steps, 1 or more")
     if nvtx.attached():
-        bus.add(Capture(after, steps).registered)
+        registered = Registered(Steps(first, count, begin, end))
+        bus.add(registered)
     else:
         print("gtensor: no range of steps will be captured: no profiler takes NVTX ranges",
               file=sys.stderr)

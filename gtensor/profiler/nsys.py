@@ -14,7 +14,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
 
 from gtensor.backend.nvtx import DOMAIN
 from gtensor.profiler.capture import LABEL
@@ -25,30 +24,8 @@ OLDEST_NVTX = (0, 2, 14)  # the first whose domains push ranges with payloads
 OLDEST_NSYS = (2024,)  # 2022.4 and 2023.4 disable the domains of these nvtx packages
 WHERE = "https://developer.nvidia.com/nsight-systems"
 REPORTS = ("nvtx_pushpop_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "cuda_api_sum")
+STEPS = 10, 20  # optimizer steps passed over, and recorded
 _SECONDS = 60  # that nsys may take to say its version
-
-
-class Steps(NamedTuple):
-    """Optimizer steps to record, after others."""
-
-    after: int
-    recorded: int
-
-
-DEFAULT = Steps(10, 20)
-
-
-def parsed_steps(text: str | None) -> Steps | None:
-    """The steps of "W:N", None for "all" of the program. Raises ProfileError for another text."""
-    if text is None:
-        return DEFAULT
-    if text == "all":
-        return None
-    found = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", text, re.ASCII)
-    if found is None:
-        raise ProfileError(f"--steps {text!r} was given; wanted W:N, such as 10:20 to record 20 "
-                           "optimizer steps after 10 others, or all")
-    return Steps(int(found[1]), int(found[2]))
 
 
 def found_nsys(variables: Mapping[str, str]) -> str:
@@ -94,22 +71,19 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
-def environment(steps: Steps | None, variables: Mapping[str, str]) -> dict[str, str]:
+def environment(steps: tuple[int, int], variables: Mapping[str, str]) -> dict[str, str]:
     """The program's variables: all ranges on, and the steps that nsys captures."""
-    made = {**variables, "GTENSOR_NVTX": "2" if variables.get("GTENSOR_NVTX") == "2" else "1"}
-    if steps is not None:
-        made |= {"GTENSOR_CAPTURE_AFTER": str(steps.after),
-                 "GTENSOR_CAPTURE_STEPS": str(steps.recorded)}
-    return made
+    shapes = variables.get("GTENSOR_NVTX") == "2"
+    return {**variables, "GTENSOR_NVTX": "2" if shapes else "1",
+            "GTENSOR_CAPTURE_AFTER": str(steps[0]), "GTENSOR_CAPTURE_STEPS": str(steps[1])}
 
 
-def profile(nsys: str, command: Sequence[str], report: Path, steps: Steps | None) -> int:
+def profile(nsys: str, command: Sequence[str], report: Path, steps: tuple[int, int]) -> int:
     """Run a command under nsys; its exit status. nsys writes `report` if it recorded something."""
-    capture = [] if steps is None else [
-        "--capture-range=nvtx", f"--nvtx-capture={LABEL}@{DOMAIN}", "--capture-range-end=stop"]
     output = str(report.with_suffix("")).replace("%", "%%")
     process = subprocess.Popen(
-        [nsys, "profile", "--trace=cuda,nvtx,osrt", "--sample=none", "--cpuctxsw=none", *capture,
+        [nsys, "profile", "--trace=cuda,nvtx,osrt", "--sample=none", "--cpuctxsw=none",
+         "--capture-range=nvtx", f"--nvtx-capture={LABEL}@{DOMAIN}", "--capture-range-end=stop",
          f"--output={output}", *command], env=environment(steps, os.environ))
     try:
         try:

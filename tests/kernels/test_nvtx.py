@@ -261,14 +261,12 @@ def test_the_gpu_is_waited_for_at_both_ends_of_the_steps(logger: Path, tmp_path:
     assert per_step == [1, 0, 0, 1, 0, 0] and captured(ranges) == []
 
 
-@pytest.mark.parametrize("after,steps", [("0", "3"), ("2", "-1")])
-def test_wrong_numbers_of_captured_steps_are_one_sentence(after: str, steps: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "import gtensor"], capture_output=True, text=True, check=False,
-        env={**os.environ, "GTENSOR_CAPTURE_AFTER": after, "GTENSOR_CAPTURE_STEPS": steps})
-    assert done.returncode == 1 and done.stderr.splitlines()[-1] == (
-        f"ValueError: GTENSOR_CAPTURE_AFTER={after} and GTENSOR_CAPTURE_STEPS={steps} given; "
-        "wanted numbers of optimizer steps, 1 or more")
+def test_a_range_before_the_first_step_begins_with_the_program(logger: Path,
+                                                               tmp_path: Path) -> None:
+    _, ranges = run(CAPTURED, tmp_path, logger, "cpu", "4", GTENSOR_NVTX="1",
+                    GTENSOR_CAPTURE_AFTER="0", GTENSOR_CAPTURE_STEPS="3")
+    assert ranges[0] == "start gtensor user - steps"
+    assert sum("SGD update" in line for line in captured(ranges)) == 3
 
 
 def test_without_a_tool_the_captured_steps_are_a_sentence(tmp_path: Path) -> None:

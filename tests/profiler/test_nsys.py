@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gtensor.cli import main
 from gtensor.cli.nsys import session
 from gtensor.profiler.nsys import REPORTS
 from gtensor.profiler.nsys_tables import NO_RANGES
@@ -89,7 +90,7 @@ def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nsys:
 
 
 def test_a_session(nsys: Nsys, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert session(["--", "python", "program.py", "0", "--lr", "1"], None, "5:7") == 0
+    assert session(["--", "python", "program.py", "0", "--lr", "1"], None, (5, 7)) == 0
     (_, _, _), (what, words, variables), export, stats = nsys.calls()
     temporary = next(word for word in words if word.startswith("--output="))
     assert [what, *words] == [
@@ -110,14 +111,22 @@ def test_a_session(nsys: Nsys, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert Path("session.nsys-rep").read_text() == "a report"
 
 
-def test_steps_that_are_not_given_and_all_of_a_program(nsys: Nsys) -> None:
+def test_the_command(nsys: Nsys, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--nsys", "--steps", "2:3", "--out", "x", "--", "python", "program.py",
+                 "6", "--steps", "9"]) == 6
+    assert nsys.calls()[1][1][-4:] == ["program.py", "6", "--steps", "9"]
+    assert nsys.calls()[1][2]["GTENSOR_CAPTURE_STEPS"] == "3"
+    assert "Kernels by op" in capfd.readouterr().out
+    assert main(["profile", "--most", "1", "x.sqlite"]) == 0
+    assert "5 more" in capfd.readouterr().out
+    assert main(["profile", "y.sqlite"]) == 1
+    assert capfd.readouterr().err == "gtensor: there is no file y.sqlite\n"
+
+
+def test_steps_that_are_not_given_and_a_name_like_a_pattern(nsys: Nsys) -> None:
     assert session(["python", "program.py", "0"], Path("a%b.sqlite"), None) == 0
-    assert session(["python", "program.py", "0"], Path("a%b.sqlite"), "all") == 0
-    runs = [call for call in nsys.calls() if call[0] == "profile"]
-    assert runs[0][2] == {"GTENSOR_NVTX": "1", "GTENSOR_CAPTURE_AFTER": "10",
-                          "GTENSOR_CAPTURE_STEPS": "20"}
-    assert runs[1][2] == {"GTENSOR_NVTX": "1"}
-    assert not any("capture" in word for word in runs[1][1])
+    assert nsys.calls()[1][2] == {"GTENSOR_NVTX": "1", "GTENSOR_CAPTURE_AFTER": "10",
+                                  "GTENSOR_CAPTURE_STEPS": "20"}
     assert Path("a%b.nsys-rep").exists() and Path("a%b.sqlite").exists()
 
 
@@ -134,9 +143,9 @@ def test_a_program_that_fails_has_its_status_and_its_tables(
     nsys.set(report=False)
     assert session(["python", "program.py", "4"], None, None) == 4
     assert capfd.readouterr().err == (
-        "gtensor: the program ended with exit status 4, and nsys wrote no report: it records from "
-        "the end of optimizer step 10 on, which the program did not reach, or could not tell; "
-        "wanted more steps, a smaller number in --steps, or --steps all\n")
+        "gtensor: the program ended with exit status 4, and nsys wrote no report: it records when "
+        "10 optimizer steps have ended, which the program did not reach, or no range reached nsys; "
+        "wanted more steps, or a smaller number in front of --steps FIRST:COUNT\n")
 
 
 def test_ctrl_c_ends_the_program_and_shows_what_was_recorded(nsys: Nsys) -> None:
@@ -155,19 +164,17 @@ def test_ctrl_c_ends_the_program_and_shows_what_was_recorded(nsys: Nsys) -> None
 def test_an_old_report_is_not_taken_for_a_new_one(nsys: Nsys) -> None:
     Path("session.nsys-rep").write_text("of yesterday")
     nsys.set(report=False)
-    with pytest.raises(UserError, match="nsys wrote no report: it records from the end of"):
-        session(["python", "program.py", "0"], None, None)
-    with pytest.raises(UserError, match="^nsys wrote no report$"):
-        session(["python", "program.py", "0"], None, "all")
+    with pytest.raises(UserError, match="^nsys wrote no report: it records when 3 optimizer"):
+        session(["python", "program.py", "0"], None, (3, 4))
     assert Path("session.nsys-rep").read_text() == "of yesterday"
 
 
 def test_a_report_without_ranges_is_shown_and_fails(
         nsys: Nsys, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     nsys.set(export=str(write(tmp_path / "kernels.sqlite", work=[Task("k", 0, 9, 1)])))
-    assert session(["python", "program.py", "0"], None, "all") == 1
+    assert session(["python", "program.py", "0"], None, None) == 1
     assert NO_RANGES in capfd.readouterr().out
-    assert session(["python", "program.py", "5"], None, "all") == 5
+    assert session(["python", "program.py", "5"], None, None) == 5
 
 
 def test_a_report_that_cannot_be_exported_is_kept(nsys: Nsys) -> None:
@@ -201,9 +208,9 @@ def test_an_nsys_that_does_not_say_its_version_is_tried(nsys: Nsys) -> None:
 
 
 def test_what_is_missing_is_one_sentence(nsys: Nsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refusal(words: list[str], out: str | None = None, steps: str | None = None) -> str:
+    def refusal(words: list[str], out: str | None = None) -> str:
         with pytest.raises(UserError) as error:
-            session(words, None if out is None else Path(out), steps)
+            session(words, None if out is None else Path(out), None)
         assert "\n" not in str(error.value)
         return str(error.value)
 
@@ -213,10 +220,6 @@ def test_what_is_missing_is_one_sentence(nsys: Nsys, monkeypatch: pytest.MonkeyP
         "gtensor profile --nsys was given the command 'nonesuch', which was not found")
     assert refusal(["python", "absent.py"]) == (
         "there is no script absent.py; wanted the path of one")
-    for steps in ("5", "0:5", "5:0", "5:x", "-1:5", "٣:5", "9" * 12 + ":1", ""):
-        assert refusal(run, steps=steps) == (
-            f"--steps {steps!r} was given; wanted W:N, such as 10:20 to record 20 optimizer steps "
-            "after 10 others, or all")
     assert "there is no folder" in refusal(run, "absent/session")
     Path("folder.sqlite").mkdir()
     assert "it is a folder" in refusal(run, "folder")
