@@ -18,7 +18,7 @@ CUDA_TESTS := $(addprefix tests/,memory backend nn checkpoint interchange ops/te
     guard func hostcuda/test_budgets.py hostcuda/test_races.py hostcuda/test_shadows.py \
     hostcuda/test_product_memory.py hostcuda/test_update_launches.py optim ops/linalg)
 
-.PHONY: run check test style test-cuda docs clean
+.PHONY: run check test style test-cuda docs gallery clean
 
 run: $(STAMP)train
 	$(BIN)/gtensor train digits
@@ -41,6 +41,10 @@ test-cuda: $(STAMP)dev
 # Without a network, once that is installed; open site/index.html. A broken link ends it.
 docs: $(STAMP)docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# The pictures of docs/gallery, and their page; in a few minutes. Those of pages need npm.
+gallery: $(STAMP)dev
+	OMP_NUM_THREADS=2 $(BIN)/python docs/gallery.py
 
 $(STAMP)%: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

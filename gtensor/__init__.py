@@ -338,6 +338,11 @@ if settings.debug >= 2:
 
     _start(settings.debug)
 
+if settings.capture_steps:  # before the ranges: their ends are told first
+    from gtensor.profiler.capture import start as _start_capture
+
+    _start_capture(settings.capture_after, settings.capture_steps)
+
 
 def _switch_nvtx(mode: int) -> None:
     if mode > 0 or "gtensor.profiler.ranges" in _sys.modules:

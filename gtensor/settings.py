@@ -42,6 +42,8 @@ class Settings:
     tile_elements: int = _flag(32768, "elements per tile where a CPU path needs a temporary")
     tf32: int = _flag(0, "1: float32 products on CUDA by TF32, with 10 bits of the mantissa")
     collective_timeout: int = _flag(300, "seconds that a rank waits for the others")
+    capture_steps: int = _flag(0, "from import on: so many optimizer steps are what nsys captures")
+    capture_after: int = _flag(10, "optimizer steps before those that nsys captures")
     nvtx: int = _flag(-1, "NVTX: 1 all ranges, 2 with shapes, -1 in nvtx_ranges() blocks, 0 none")
 
     def __setattr__(self, name: str, value: int | str) -> None:

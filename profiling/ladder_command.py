@@ -157,8 +157,8 @@ def _measure(
 def show(part: Part) -> None:
     """Print a measured ladder or a figure."""
     if isinstance(part, Figure):
-        print(f"{part.name}: {_number(part.measured, part.unit)}" + (
-            f", target {_number(part.target, part.unit)}: {part.measured / part.target:.3f}x, "
+        print(f"{part.name}: {number(part.measured, part.unit)}" + (
+            f", target {number(part.target, part.unit)}: {part.measured / part.target:.3f}x, "
             f"{'met' if part.measured <= part.target else 'MISSED'}" if part.target else "")
             + (f" ({part.note})" if part.note else ""))
         return
@@ -179,7 +179,7 @@ def show(part: Part) -> None:
     for rung_name, peer in part.ratios:
         spread = part.ratio(rung_name, peer)
         verdict = _verdict(part, targets.get((rung_name, peer)))
-        print(f"  {rung_name} / {peer}: {_spread(spread)}{verdict}")
+        print(f"  {rung_name} / {peer}: {spread_text(spread)}{verdict}")
     for note in part.notes:
         print(f"  note: {note}")
 
@@ -213,20 +213,27 @@ def seconds(value: float) -> str:
     return f"{value * 1e9:.3g} ns"
 
 
-def _spread(spread: Spread) -> str:
+def spread_text(spread: Spread) -> str:
+    """A median and its quartiles."""
     return f"{spread.median:.3f} ({spread.low:.3f} .. {spread.high:.3f})"
+
+
+def target_text(most: float, beside: float | None) -> str:
+    """What a ratio should be at most."""
+    return f"{most:.3g}{f' + {seconds(beside)}' if beside else ''}"
 
 
 def _verdict(ladder: Ladder, target: Target | None) -> str:
     if target is None:
         return ""
-    beside = f" + {seconds(target.beside)}" if target.beside else ""
-    return f", target {target.most}{beside}: {'met' if ladder.met(target) else 'MISSED'}"
+    verdict = "met" if ladder.met(target) else "MISSED"
+    return f", target {target_text(target.most, target.beside)}: {verdict}"
 
 
-def _number(value: float, unit: str) -> str:
-    number = f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
-    return f"{number} {unit}".rstrip()
+def number(value: float, unit: str) -> str:
+    """A figure with its unit."""
+    digits = f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+    return f"{digits} {unit}".rstrip()
 
 
 def _short(path: Path) -> Path:

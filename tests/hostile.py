@@ -37,6 +37,7 @@ from gtensor.memory.trace.snapshots import plain, torch_document
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "profiling"))
 
 from tests.memory.trace.recordings import random_history
+from tests.profiler.nsys_files import a_step
 
 MOST_GROWTH = 200 << 20
 VALUES: list[Any] = [
@@ -183,11 +184,11 @@ def session(folder: Path) -> Try:
     return attempt
 
 
-def _shown(path: Path, *options: str) -> None:
-    """`gtensor memory`: tables or one sentence (raised), and nothing that moves a cursor."""
+def _shown(path: Path, *options: str, command: str = "memory") -> None:
+    """A command's output: tables or one sentence (raised), and nothing that moves a cursor."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        status = main(["memory", str(path), *options])
+        status = main([command, *options, str(path)])
     assert status in (0, 1) and (status == 1) == bool(err.getvalue())
     assert err.getvalue().count("\n") == status, err.getvalue()
     for text in (out.getvalue(), err.getvalue()):
@@ -248,7 +249,27 @@ def notes(folder: Path) -> Try:
     return attempt
 
 
-FORMATS = {make.__name__: make for make in (tensors, index, session, pickled, plain_json, notes)}
+def nsys_export(folder: Path) -> Try:
+    """An export of Nsight Systems: an SQLite file."""
+    path = a_step(folder / "x.sqlite")
+    data = path.read_bytes()
+
+    def attempt(rng: random.Random) -> None:
+        if rng.random() < 0.3:
+            path.write_bytes(other_bytes(rng, data))
+        else:  # of the same length, as another one is refused by its header
+            wrong = bytearray(data)
+            for _ in range(rng.choice((1, 3, 40))):
+                at, size = rng.randrange(len(wrong) - 8), rng.choice((1, 1, 2, 8))
+                wrong[at:at + size] = rng.choice((rng.randbytes(size), b"\xff" * size))
+            path.write_bytes(wrong)
+        _shown(path, command="profile")
+
+    return attempt
+
+
+FORMATS = {make.__name__: make for make in (
+    tensors, index, session, pickled, plain_json, notes, nsys_export)}
 
 
 def resident() -> int:

@@ -73,6 +73,17 @@ def pop() -> None:
     _domain().pop_range()
 
 
+def start(category: str, label: str) -> int:
+    """Open a range that any thread may `end`, and that does not nest with others."""
+    opened: int = _domain().start_range(_prepare(category, label, ""))
+    return opened
+
+
+def end(opened: int) -> None:
+    """Close a range that `start` opened."""
+    _domain().end_range(opened)
+
+
 def _prepare(category: str, label: str, detail: str) -> Any:
     if detail:
         if _prepared.details >= MOST_DETAILS:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.failing import FOLDER, noted
+from gtensor.system.commands import found_command
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PATIENCE = 10.0  # seconds after Ctrl-C, in which a step may end and be saved
@@ -32,7 +33,12 @@ def launch(ranks: int, command: Sequence[str], timeout: int | None = None) -> in
 
     Raises DistributedError if there is no mpiexec, or no such command.
     """
-    words = [mpiexec(), "-n", str(ranks), *found_command(command)]
+    starter = mpiexec()
+    try:
+        words = [starter, "-n", str(ranks), *found_command(
+            command, "gtensor launch", "gtensor launch -n 2 -- python train.py")]
+    except ValueError as error:
+        raise DistributedError(str(error)) from None
     with TemporaryDirectory(prefix="gtensor-launch-") as folder:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -63,19 +69,6 @@ def mpiexec() -> str:
         raise DistributedError("gtensor launch needs MPI, whose mpiexec was not found; "
                                "pip install 'gtensor[mpi]'")
     return found
-
-
-def found_command(command: Sequence[str]) -> list[str]:
-    """The command; `python` and `gtensor` are this environment's, which may not be on the path."""
-    if not command:
-        raise DistributedError("gtensor launch was given no command; wanted one, such as "
-                               "`gtensor launch -n 2 -- python train.py`")
-    first, *rest = command
-    own = {"python": [sys.executable], "gtensor": [sys.executable, "-m", "gtensor"]}
-    if first not in own and shutil.which(first) is None:
-        raise DistributedError(f"gtensor launch was given the command {first!r}, which was not "
-                               "found; wanted one that the shell finds")
-    return [*own.get(first, [first]), *rest]
 
 
 def environment(ranks: int, folder: str, timeout: int | None) -> dict[str, str]:
@@ -177,6 +170,7 @@ class _Reader:
                                           "Please see the FAQ", "[mpiexec@", "[proxy:", "Abort(")):
                     (raw.write(line) if raw else target.write(text))
             target.flush()
+        source.close()
 
     def _note(self, text: str) -> None:
         for process, status in _BLOCK.findall(text):

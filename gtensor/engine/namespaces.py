@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeVar
+    from typing import Any, NoReturn, TypeVar
 
     from gtensor.engine.tensor import Tensor
     from gtensor.engine.typing import Operand
@@ -28,6 +28,10 @@ class Namespace(SimpleNamespace):
 
         def __getattribute__(self, name: str, /) -> Callable[..., Any]:
             """An op's function."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"no op is named {name!r}, so a rule's `ns` has no such function; "
+                             "wanted the name of an op, such as 'reshape'")
 
 
 class _OfTensors(Namespace):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from functools import cache
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gtensor.backend.timing import launches, mark, seconds_between
+from gtensor.system.files import PIECE_BYTES, opened
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -37,7 +38,8 @@ def machine(device: Device) -> dict[str, Any]:
 def processor() -> str:
     """The model of this machine's processor, its architecture where the system does not say."""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        with opened("/proc/cpuinfo") as descriptor:
+            text = os.pread(descriptor, PIECE_BYTES, 0).decode(errors="replace")
     except OSError:
         text = ""
     found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)

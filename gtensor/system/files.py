@@ -19,6 +19,8 @@ MOST_HEADER_BYTES = 100_000_000
 MOST_INDEX_BYTES = MOST_HEADER_BYTES
 # A recording keeps a million events by default, which are some 100 MB of either form.
 MOST_SNAPSHOT_BYTES = 1 << 30
+# An export of Nsight Systems: a million kernels with their calls and ranges are some 200 MB.
+MOST_EXPORT_BYTES = 1 << 34
 # Lists and dicts of a pickled snapshot: for each event of a million three, and what else there is.
 MOST_CONTAINERS = 10_000_000
 # Of a pickled snapshot: segments, their blocks, frames of a block make 6.

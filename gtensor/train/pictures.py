@@ -41,8 +41,10 @@ def loss_curve(path: Path, trainer: Trainer) -> None:
     figure.legend(*_handles(*figure.axes), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3,
                   frameon=False)  # below: curves lie anywhere within
     axes.set_yscale("log")
-    for ticks in ("major", "minor"):  # 3 and not 3 * 10**0
-        getattr(axes.yaxis, f"set_{ticks}_formatter")(lambda value, place: f"{value:.3g}")
+    low, high = axes.get_ylim()
+    for ticks in ("major", "minor") if high < 30 * low else ("major",):  # others have no room
+        getattr(axes.yaxis, f"set_{ticks}_formatter")(  # 3 and not 3 * 10**0
+            lambda value, place: f"{value:.3g}")
     axes.set_xlabel("step")
     axes.set_ylabel(recipe.loss_name)
     axes.set_title(recipe.title, loc="left")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
+from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import Op
 from gtensor.engine.slots import RawStep
 
@@ -209,6 +210,12 @@ def test_an_op_without_a_derivative_is_named():
 
 
 # -- modes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ns", [raw["cpu"], recorded], ids=["raw", "recorded"])
+def test_a_function_of_a_rule_that_is_no_op_is_named(ns):
+    with pytest.raises(AttributeError, match="no op is named 'expand_dims', .* such as 'reshape'"):
+        ns.expand_dims(np.ones(3), axis=0)
 
 
 def test_no_grad_and_enable_grad():

@@ -213,3 +213,66 @@ print(len(nvtx._prepared.found))
     assert nested(ranges[len(RANGES):]) == [
         f"forward - matmul{detail}" for detail in (" a", " b", " a", "", "", "")]
     assert printed == "True\n4"
+
+
+CAPTURED = STEP[:STEP.index("(batch,), = data")] + """
+(batch,), = data
+for _ in range(int(sys.argv[2])):
+    with gt.profiler.range("iteration"):  # begins before the range of steps, and ends in it
+        step(batch)
+        if len(sys.argv) > 3:
+            from gtensor import hostcuda
+            print(hostcuda.counters().synchronizations)
+"""
+
+
+def captured(ranges: list[str]) -> list[str]:
+    """What begins or ends between the begin and the end of the range of steps."""
+    start, end = ranges.index("start gtensor user - steps"), ranges.index("end gtensor")
+    assert sum(line.startswith(("start", "end")) for line in ranges) == 2
+    return ranges[start + 1:end]
+
+
+def test_the_captured_range_holds_exactly_the_asked_steps(logger: Path, tmp_path: Path) -> None:
+    _, ranges = run(CAPTURED, tmp_path, logger, "cpu", "9", GTENSOR_NVTX="1",
+                    GTENSOR_CAPTURE_AFTER="2", GTENSOR_CAPTURE_STEPS="3")
+    inside = captured(ranges)
+    iteration = inside[1:1 + len(inside) // 3]  # behind the end of the one in which it opened
+    assert inside == ["pop gtensor", *iteration * 3][:-1]
+    assert nested([*iteration[:-1], "pop gtensor"])[0] == "user - iteration"
+    assert sum("update" in line for line in iteration) == 1
+    before = ranges[:ranges.index("start gtensor user - steps")]
+    assert [sum("SGD update" in line for line in part) for part in (before, ranges)] == [2, 9]
+
+
+def test_a_program_that_ends_within_the_steps_leaves_their_range_open(logger: Path,
+                                                                      tmp_path: Path) -> None:
+    _, ranges = run(CAPTURED, tmp_path, logger, "cpu", "4", GTENSOR_NVTX="1",
+                    GTENSOR_CAPTURE_AFTER="2", GTENSOR_CAPTURE_STEPS="3")
+    assert "start gtensor user - steps" in ranges and "end gtensor" not in ranges
+
+
+def test_the_gpu_is_waited_for_at_both_ends_of_the_steps(logger: Path, tmp_path: Path) -> None:
+    printed, ranges = run(CAPTURED, tmp_path, logger, "cuda", "7", "counted",
+                          before=("-m", "gtensor.hostcuda"), GTENSOR_CAPTURE_AFTER="2",
+                          GTENSOR_CAPTURE_STEPS="3")
+    waits = [int(line) for line in printed.split()]
+    per_step = [after - before for before, after in zip(waits, waits[1:], strict=False)]
+    assert per_step == [1, 0, 0, 1, 0, 0] and captured(ranges) == []
+
+
+def test_a_range_before_the_first_step_begins_with_the_program(logger: Path,
+                                                               tmp_path: Path) -> None:
+    _, ranges = run(CAPTURED, tmp_path, logger, "cpu", "4", GTENSOR_NVTX="1",
+                    GTENSOR_CAPTURE_AFTER="0", GTENSOR_CAPTURE_STEPS="3")
+    assert ranges[0] == "start gtensor user - steps"
+    assert sum("SGD update" in line for line in captured(ranges)) == 3
+
+
+def test_without_a_tool_the_captured_steps_are_a_sentence(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import gtensor"], capture_output=True, text=True, check=True,
+        env={**{name: value for name, value in os.environ.items() if not name.startswith("NVTX_")},
+             "GTENSOR_CAPTURE_STEPS": "3"})
+    assert done.stderr == ("gtensor: no range of steps will be captured: no profiler takes NVTX "
+                           "ranges\n")

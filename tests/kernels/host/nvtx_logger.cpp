@@ -2,6 +2,8 @@
 // a line for each range of a domain to the file named by NVTX_LOGGER_FILE:
 //     push DOMAIN CATEGORY PAYLOAD MESSAGE
 //     pop DOMAIN
+//     start DOMAIN CATEGORY PAYLOAD MESSAGE
+//     end DOMAIN
 // A missing category or payload is "-", a message that is not registered "?".
 // The layouts below are those of NVTX 3's ABI (nvtxDetail/nvtxTypes.h, nvToolsExt.h), which are
 // stable.
@@ -32,8 +34,8 @@ struct Callbacks {
 
 const uint32_t callbacks_table = 1;  // NVTX_ETID_CALLBACKS
 const int core2 = 5;                 // NVTX_CB_MODULE_CORE2, the functions with a domain
-const unsigned push_id = 4, pop_id = 5, name_category_id = 8, register_string_id = 10,
-               create_domain_id = 12;
+const unsigned start_id = 2, end_id = 3, push_id = 4, pop_id = 5, name_category_id = 8,
+               register_string_id = 10, create_domain_id = 12;
 const unsigned most_categories = 64;
 
 FILE *file;
@@ -48,7 +50,7 @@ void name_category(void *, uint32_t number, const char *name) {
   if (number < most_categories) categories[number] = strdup(name);
 }
 
-int push(void *domain, const Attributes *attributes) {
+void begin(const char *what, void *domain, const Attributes *attributes) {
   char payload[32] = "-";
   double number;
   memcpy(&number, &attributes->payload, sizeof number);
@@ -58,11 +60,25 @@ int push(void *domain, const Attributes *attributes) {
     snprintf(payload, sizeof payload, "%g", number);
   const char *category =
       attributes->category < most_categories ? categories[attributes->category] : nullptr;
-  fprintf(file, "push %s %s %s %s\n", static_cast<char *>(domain), category ? category : "-",
+  fprintf(file, "%s %s %s %s %s\n", what, static_cast<char *>(domain), category ? category : "-",
           payload,
           attributes->message_type == 3 ? static_cast<const char *>(attributes->message) : "?");
   fflush(file);
+}
+
+int push(void *domain, const Attributes *attributes) {
+  begin("push", domain, attributes);
   return 0;
+}
+
+uint64_t start(void *domain, const Attributes *attributes) {
+  begin("start", domain, attributes);
+  return 1;
+}
+
+void end(void *domain, uint64_t) {
+  fprintf(file, "end %s\n", static_cast<char *>(domain));
+  fflush(file);
 }
 
 int pop(void *domain) {
@@ -81,6 +97,8 @@ extern "C" int InitializeInjectionNvtx2(const void *(*get_table)(uint32_t)) {
   if (!path || !callbacks || !callbacks->get_module(core2, &table, &size) ||
       size <= create_domain_id || !(file = fopen(path, "a")))
     return 0;
+  *table[start_id] = reinterpret_cast<Function>(start);
+  *table[end_id] = reinterpret_cast<Function>(end);
   *table[push_id] = reinterpret_cast<Function>(push);
   *table[pop_id] = reinterpret_cast<Function>(pop);
   *table[name_category_id] = reinterpret_cast<Function>(name_category);

@@ -1,0 +1,232 @@
+"""Turns the results of the ladders into tables and pictures, so that no figure is typed by hand.
+
+    python profiling/report.py                       # report.md and pictures; the READMEs' tables
+    python profiling/report.py --check               # compare instead of writing; 1 if they differ
+    python profiling/report.py --new DIR             # new results against the committed ones
+    python profiling/report.py --against v0.1        # against those of a revision, or of a folder
+
+Each folder of profiling/results is a machine. It gets a report.md with a table for every result
+file, and a picture for every one with several ratios. A README's table stands between two markers,
+
+    <!-- report: speed -->
+    <!-- end -->
+
+and is written anew in its place: `speed` and `memory` are tables of chosen rows, `results` lists
+the result files. A row whose peer or machine was missing says so.
+
+A comparison (--new, --against) writes nothing. A ratio is worse if its quartiles lie above those
+before and its median rose by more than 5 %; a figure, which has no spread, if it rose by more than
+5 % and misses its target. Only results of one machine are compared: another folder's are refused,
+and a file from another processor is named and left out.
+
+Exit status: 0; 1 if a table differs or something is worse; 2 if what is given cannot be reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from ladder_command import table
+from report_pictures import picture
+from report_tables import (
+    CHOSEN,
+    bars,
+    chosen_table,
+    picture_name,
+    picture_title,
+    report,
+    results_table,
+)
+from result_rows import WORSE, Refused, Result, change, of_folder, of_revision
+
+from gtensor.system.atomic import write_file
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = "python profiling/report.py"
+
+
+# -- what is written, and checked ------------------------------------------------------------------
+
+MARKED = re.compile(r"<!-- (report: (\w+)|end) -->\n?")
+TYPED = re.compile(r"(?<![\w.])\d[\d.,]*\s?(?:x (?:PyTorch|NumPy|CuPy|JAX|autograd)|[mun]s\b|"
+                   r"[GM]B/s|Gflop/s|times as (?:fast|slow))")
+
+
+def filled(path: Path, text: str, tables: Mapping[str, Callable[[], str]]) -> str:
+    """A README's text with each table between its markers."""
+    pieces, last, opened = [], 0, ""
+    for marker in MARKED.finditer(text):
+        line, name = text.count("\n", 0, marker.start()) + 1, marker[2]
+        if bool(name) == bool(opened):
+            raise Refused(f"{path.name}, line {line}: {marker[0].strip()} " + (
+                f"stands within the table {opened!r}, which lacks its <!-- end -->" if name
+                else "ends no table"))
+        if name and name not in tables:
+            raise Refused(f"{path.name}, line {line}: there is no table {name!r}; wanted one of "
+                          f"{', '.join(tables)}")
+        if name:
+            pieces += [text[last:marker.end()], tables[name](), "\n"]
+        else:
+            pieces.append(marker[0])
+        opened, last = name or "", marker.end()
+    if opened:
+        raise Refused(f"{path.name}: the table {opened!r} lacks its <!-- end -->")
+    if not last:
+        raise Refused(f"{path.name} has no table; wanted <!-- report: NAME --> and <!-- end --> "
+                      f"around one of {', '.join(tables)}")
+    return "".join([*pieces, text[last:]])
+
+
+def typed(text: str) -> Iterator[tuple[int, str]]:
+    """Lines outside of tables and code that have a measured figure, which nothing keeps up."""
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```") or MARKED.fullmatch(line):
+            inside = line.startswith("<!-- report") or line.startswith("```") and not inside
+        elif not inside and not line.startswith("    ") and (found := TYPED.search(line)):
+            yield number, found[0]
+
+
+def texts(root: Path, machines: dict[Path, list[Result]]) -> dict[Path, str]:
+    """Everything that is written but pictures, by file."""
+    every = [result for results in machines.values() for result in results]
+    found = {folder / "report.md": report(results) for folder, results in machines.items()}
+    for name in ("README.md", "profiling/README.md"):
+        path = root / name
+        if not path.is_file():
+            raise Refused(f"there is no file {path}, whose tables are to be written")
+        folder = os.path.relpath(root / "profiling/results", path.parent) + "/"
+        tables = {chosen: partial(chosen_table, chosen, every, folder) for chosen in CHOSEN}
+        tables["results"] = partial(results_table, every, folder)
+        found[path] = filled(path, path.read_text(encoding="utf-8"), tables)
+    return found
+
+
+def pictures(machines: dict[Path, list[Result]]) -> dict[Path, Callable[[], bytes]]:
+    """What makes each picture, by file."""
+    return {folder / picture_name(result): partial(picture, picture_title(result),
+                                                   bars(result))
+            for folder, results in machines.items() for result in results if bars(result)}
+
+
+def check(root: Path, machines: dict[Path, list[Result]]) -> int:
+    """Say where the files differ from the results; 1 if they do."""
+    faults = []
+    for path, wanted in texts(root, machines).items():
+        there = path.read_text(encoding="utf-8") if path.is_file() else ""
+        lines, wants = there.splitlines(), wanted.splitlines()
+        if there != wanted:
+            line = next((line for line, (a, b) in enumerate(zip(lines, wants, strict=False), 1)
+                         if a != b), 1 + min(len(lines), len(wants)))
+            faults.append(f"{path.relative_to(root)}, line {line}: not what the results say; run "
+                          f"{COMMAND}")
+        if path.name == "README.md":
+            faults += [f"{path.relative_to(root)}, line {line}: {figure!r} is typed by hand; "
+                       "name the result file, or a row of a table"
+                       for line, figure in typed(there)]
+    faults += [f"{path.relative_to(root)} is missing; run {COMMAND}"
+               for path in pictures(machines) if not path.is_file()]
+    print("\n".join(faults) or "all tables are those of the results")
+    return int(bool(faults))
+
+
+def write(root: Path, machines: dict[Path, list[Result]]) -> int:
+    """Write every report, picture and table."""
+    made = {path: text.encode() for path, text in texts(root, machines).items()}
+    made |= {path: draw() for path, draw in pictures(machines).items()}
+    for path, data in made.items():
+        write_file(path, data)
+        print(f"wrote {path.relative_to(root)}")
+    return 0
+
+
+# -- comparisons -----------------------------------------------------------------------------------
+
+
+def compare(olds: Sequence[Result], news: Sequence[Result]) -> int:
+    """A table of what both have; 1 if something is worse."""
+    if olds[0].slug != news[0].slug:
+        raise Refused(f"the new results are of {news[0].slug}, the old ones of {olds[0].slug}; "
+                      "only results of one machine are compared")
+    before = {result.name: result for result in olds}
+    rows, compared, worse = [], 0, 0
+    for new in news:
+        old = before.get(new.name)
+        if old is None or old.processor != new.processor:
+            why = (f"measured on {new.processor}, before on {old.processor}" if old
+                   else "there is no older file of this name")
+            print(f"{new.name} is not compared: {why}")
+            continue
+        was = {row.key: row for row in old.rows}
+        for row in new.rows:
+            if row.key in was:
+                moved = change(was[row.key], row)
+                compared, worse = compared + 1, worse + (moved == WORSE)
+                if moved:
+                    rows.append([new.name, " / ".join(filter(None, row.key)),
+                                 was[row.key].value, row.value, moved])
+    if not compared:
+        raise Refused("the new and the old results have no measurement in common")
+    if rows:
+        table(["file", "what", "before", "now", ""], rows)
+    print(f"{worse} worse, {len(rows) - worse} better, of {compared} compared")
+    return int(worse > 0)
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true",
+                        help="say where files differ from the results; write nothing")
+    parser.add_argument("--new", type=Path, metavar="DIR",
+                        help="compare the results in this folder with the committed ones")
+    parser.add_argument("--against", metavar="FOLDER_OR_REVISION",
+                        help="what to compare with (default: the committed results)")
+    given = parser.parse_args(arguments)
+    if given.check and (given.new or given.against):
+        parser.error("--check given with --new or --against; wanted one of them")
+    try:
+        if given.new or given.against:
+            return _compared(root, given.new, given.against)
+        results = root / "profiling/results"
+        machines = {folder: of_folder(folder) for folder in sorted(results.glob("*/"))}
+        if not machines:
+            raise Refused(f"{results} has no folder of results")
+        for folder, found in machines.items():
+            if found[0].slug != folder.name:
+                raise Refused(f"{folder} has results of {found[0].slug}")
+        return (check if given.check else write)(root, machines)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        print(f"report: pictures need {package}, which is not installed; pip install {package}",
+              file=sys.stderr)
+    except (Refused, OSError) as error:
+        print(f"report: {error}", file=sys.stderr)
+    return 2
+
+
+def _compared(root: Path, new: Path | None, against: str | None) -> int:
+    """The new results (default: every machine's) against others (default: the committed ones)."""
+    places = [new] if new else sorted((root / "profiling/results").glob("*/"))
+    status = 0
+    for place in places:
+        news = of_folder(place)
+        committed = root / "profiling/results" / news[0].slug
+        if against is None:
+            olds = of_folder(committed)
+        elif Path(against).is_dir():
+            olds = of_folder(Path(against))
+        else:
+            olds = of_revision(root, against, news[0].slug)
+        status = max(status, compare(olds, news))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
