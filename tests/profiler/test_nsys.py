@@ -246,7 +246,7 @@ def test_the_script_runs_a_recipe(tmp_path: Path) -> None:
     status, words = run("digits", "--device", "cuda")
     folder = words.pop(words.index("--out", 8) + 1)
     assert status == 3 and not Path(folder).parent.exists()
-    assert words == ["-m", "gtensor", "profile", "--nsys", "--steps", "10:20", "--out", "digits",
+    assert words == ["-m", "gtensor", "profile", "--nsys", "--steps", "3:16", "--out", "digits",
                      "--", "gtensor", "train", "digits", "--epochs", "1", "--out", "--device",
                      "cuda"]
     assert run("text", STEPS="5:1", OUT="a b")[1][4:8] == ["--steps", "5:1", "--out", "a b"]
