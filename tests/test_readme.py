@@ -20,11 +20,12 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md", "profiling/**/*.md")
                    for path in ROOT.glob(pattern))
 LINKED = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
-TUTORIALS = "docs/tutorials/"  # have a test of their own: their blocks build on those before
+# Their blocks build on those before, or on a program: they have tests of their own.
+ELSEWHERE_RUN = ("docs/tutorials/", "docs/gallery.md")
 ALONE = (  # pages whose blocks run in a process of their own, because they change it for the others
     "README.md", "CONTRIBUTING.md", "docs/testing.md",
 )
-TOGETHER = tuple(name for name in LINKED if name not in ALONE and not name.startswith(TUTORIALS)
+TOGETHER = tuple(name for name in LINKED if name not in ALONE and not name.startswith(ELSEWHERE_RUN)
                  and "```python" in (ROOT / name).read_text(encoding="utf-8"))
 
 # Each block has its own names. Lines before it become empty ones, so that a traceback has the
