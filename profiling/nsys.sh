@@ -4,14 +4,14 @@
 #     profiling/nsys.sh RECIPE [OPTIONS]         # OPTIONS are those of `gtensor train RECIPE`
 #
 #     profiling/nsys.sh digits --device cuda
-#     STEPS=50:5 OUT=attention profiling/nsys.sh text --arch ssm
+#     STEPS=50:5 OUT=runs/ssm profiling/nsys.sh text --arch ssm
 #
-# STEPS: how many optimizer steps are passed over, and how many are recorded (10:20). OUT: the name of
-# the report (RECIPE); OUT.nsys-rep is for nsys-ui, OUT.sqlite for `gtensor profile`. PYTHON: the
-# interpreter (python, else python3). One epoch is trained, in a temporary folder, unless OPTIONS say
-# otherwise. Runs from a checkout that need not be installed. Exit status: that of the training; 1
-# if nothing was recorded; 64 for wrong usage. docs/nsys.md explains what is printed, and names the
-# versions of nsys that work.
+# STEPS: how many optimizer steps are passed over, and how many are recorded (3:16, which one epoch of
+# each recipe has). OUT: the folder of the report (runs/nsys-RECIPE); session.nsys-rep in it is for
+# nsys-ui, session.sqlite for `gtensor profile`. PYTHON: the interpreter (python, else python3). One
+# epoch is trained, in a temporary folder, unless OPTIONS say otherwise. Runs from a checkout that need
+# not be installed. Exit status: that of the training; 1 if nothing was recorded; 64 for wrong usage.
+# docs/nsys.md explains what is printed, and names the versions of nsys that work.
 
 set -uo pipefail
 
@@ -29,5 +29,5 @@ RECIPE="$1"
 shift
 
 export PYTHONPATH="$CHECKOUT${PYTHONPATH:+:$PYTHONPATH}"
-"$PYTHON" -m gtensor profile --nsys --steps "${STEPS:-10:20}" --out "${OUT:-$RECIPE}" -- \
+"$PYTHON" -m gtensor profile --nsys --steps "${STEPS:-3:16}" --out "${OUT:-runs/nsys-$RECIPE}" -- \
     gtensor train "$RECIPE" --epochs 1 --out "$WORK/run" "$@"

@@ -16,11 +16,11 @@ from gtensor.profiler.nsys_export import read
 from gtensor.profiler.nsys_tables import tables
 from gtensor.profiler.nsys_work import Session
 from gtensor.profiler.spans import ProfileError
+from gtensor.system.atomic import make_folder_of
 from gtensor.system.commands import found_command
 from gtensor.train.errors import UserError, require, told_to_user
 
 MOST = 15  # rows of a table
-_SUFFIXES = (".nsys-rep", ".sqlite")
 
 
 def session(words: Sequence[str], out: Path | None, steps: tuple[int, int] | None) -> int:
@@ -28,25 +28,25 @@ def session(words: Sequence[str], out: Path | None, steps: tuple[int, int] | Non
 
     Args:
         words: the command.
-        out: where the report and its export go, by default `session.nsys-rep` and
-            `session.sqlite`; files that are there are replaced once new ones are complete.
+        out: the folder of the report, `session.nsys-rep`, and its export, `session.sqlite`
+            (runs/nsys); files that are there are replaced once new ones are complete.
         steps: how many optimizer steps are passed over, and how many are recorded (10, 20).
 
     Raises UserError before anything is run if nsys is missing or does not fit, for wrong arguments
     and for files that cannot be written; after it if nothing, or no range, was recorded.
     """
     require("rich", "rich", "gtensor profile")
-    place = Path("session") if out is None else out
-    place = place.with_suffix("") if place.suffix in _SUFFIXES else place
-    targets = [place.with_name(place.name + suffix) for suffix in _SUFFIXES]
+    folder = Path("runs") / "nsys" if out is None else out
+    targets = [folder / f"session{suffix}" for suffix in (".nsys-rep", ".sqlite")]
+    first, count = steps or nsys.STEPS
     with _told():
-        first, count = steps or nsys.STEPS
         command = _command(words)
+        tool = nsys.found_nsys(os.environ)
+        make_folder_of(targets[0])
         for target in targets:
             check_folder(target)
-        tool = nsys.found_nsys(os.environ)
-        with TemporaryDirectory(prefix=".gtensor-nsys-", dir=place.parent) as folder:
-            report, exported = (Path(folder) / target.name for target in targets)
+        with TemporaryDirectory(prefix=".gtensor-nsys-", dir=folder) as place:
+            report, exported = (Path(place) / target.name for target in targets)
             status = nsys.profile(tool, command, report, (first, count))
             if not report.exists():
                 return _nothing(status, first)

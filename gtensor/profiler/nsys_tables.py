@@ -66,8 +66,9 @@ def _parts(session: Session, most: int, width: int) -> Iterator[str]:
 
 def _title(session: Session) -> str:
     version = f" (nsys {session.export.version})" if session.export.version else ""
-    lines = [f"{time_text(session.seconds)} recorded{version}, "
-             + ("the captured steps" if session.joined.steps else "all of the program")]
+    what = "the captured steps" if session.joined.steps else "all of the program"
+    lines = [f"{time_text(session.seconds)} recorded{version}, {what}; updates of an optimizer: "
+             f"{session.updates()}"]
     for gpu in session.devices():
         share = 100 * gpu.idle / session.seconds
         lines.append(f"GPU {gpu.device}{f' ({gpu.name})' * bool(gpu.name)}: busy "

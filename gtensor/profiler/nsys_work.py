@@ -89,6 +89,12 @@ class Session:
         """Whether ranges of the domain `gtensor` were recorded."""
         return len(self.joined.ranges) > 0
 
+    def updates(self) -> int:
+        """Updates of optimizers."""
+        is_update = [label.name.endswith(" update") and not label.is_op and not label.module
+                     for label in self.joined.labels]
+        return int(np.array(is_update, bool)[self.joined.label].sum())
+
     def devices(self) -> list[Gpu]:
         """The GPUs that worked."""
         work = self.export.work

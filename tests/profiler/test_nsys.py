@@ -99,16 +99,17 @@ def test_a_session(nsys: Nsys, tmp_path: Path, capfd: pytest.CaptureFixture[str]
         temporary, sys.executable, "program.py", "0", "--lr", "1"]
     assert variables == {"GTENSOR_NVTX": "1", "GTENSOR_CAPTURE_AFTER": "5",
                          "GTENSOR_CAPTURE_STEPS": "7"}
-    assert export[1][:2] == ["--type=sqlite", "--quiet=true"] and export[1][3] == "session.nsys-rep"
-    assert stats[1] == ["--quiet", f"--report={','.join(REPORTS)}", "session.sqlite"]
+    assert export[1][:2] == ["--type=sqlite", "--quiet=true"]
+    assert export[1][3] == "runs/nsys/session.nsys-rep"
+    assert stats[1] == ["--quiet", f"--report={','.join(REPORTS)}", "runs/nsys/session.sqlite"]
     said = capfd.readouterr().out
     places = [said.index(text) for text in (
         "ran 0", "statistics of session.sqlite", "captured steps", "Kernels by op",
-        "Open session.nsys-rep in nsys-ui")]
+        "Open runs/nsys/session.nsys-rep in nsys-ui")]
     assert places == sorted(places)
-    assert sorted(path.name for path in Path().iterdir()) == [
-        "program.py", "session.nsys-rep", "session.sqlite"]  # and nothing temporary
-    assert Path("session.nsys-rep").read_text() == "a report"
+    assert sorted(path.name for path in Path("runs/nsys").iterdir()) == [
+        "session.nsys-rep", "session.sqlite"]  # and nothing temporary
+    assert Path("runs/nsys/session.nsys-rep").read_text() == "a report"
 
 
 def test_the_command(nsys: Nsys, capfd: pytest.CaptureFixture[str]) -> None:
@@ -117,17 +118,17 @@ def test_the_command(nsys: Nsys, capfd: pytest.CaptureFixture[str]) -> None:
     assert nsys.calls()[1][1][-4:] == ["program.py", "6", "--steps", "9"]
     assert nsys.calls()[1][2]["GTENSOR_CAPTURE_STEPS"] == "3"
     assert "Kernels by op" in capfd.readouterr().out
-    assert main(["profile", "--most", "1", "x.sqlite"]) == 0
+    assert main(["profile", "--most", "1", "x/session.sqlite"]) == 0
     assert "5 more" in capfd.readouterr().out
     assert main(["profile", "y.sqlite"]) == 1
     assert capfd.readouterr().err == "gtensor: there is no file y.sqlite\n"
 
 
 def test_steps_that_are_not_given_and_a_name_like_a_pattern(nsys: Nsys) -> None:
-    assert session(["python", "program.py", "0"], Path("a%b.sqlite"), None) == 0
+    assert session(["python", "program.py", "0"], Path("a%b"), None) == 0
     assert nsys.calls()[1][2] == {"GTENSOR_NVTX": "1", "GTENSOR_CAPTURE_AFTER": "10",
                                   "GTENSOR_CAPTURE_STEPS": "20"}
-    assert Path("a%b.nsys-rep").exists() and Path("a%b.sqlite").exists()
+    assert Path("a%b/session.nsys-rep").exists() and Path("a%b/session.sqlite").exists()
 
 
 def test_shapes_stay_asked_for(nsys: Nsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,11 +163,12 @@ def test_ctrl_c_ends_the_program_and_shows_what_was_recorded(nsys: Nsys) -> None
 
 
 def test_an_old_report_is_not_taken_for_a_new_one(nsys: Nsys) -> None:
-    Path("session.nsys-rep").write_text("of yesterday")
+    Path("runs/nsys").mkdir(parents=True)
+    Path("runs/nsys/session.nsys-rep").write_text("of yesterday")
     nsys.set(report=False)
     with pytest.raises(UserError, match="^nsys wrote no report: it records when 3 optimizer"):
         session(["python", "program.py", "0"], None, (3, 4))
-    assert Path("session.nsys-rep").read_text() == "of yesterday"
+    assert Path("runs/nsys/session.nsys-rep").read_text() == "of yesterday"
 
 
 def test_a_report_without_ranges_is_shown_and_fails(
@@ -181,9 +183,9 @@ def test_a_report_that_cannot_be_exported_is_kept(nsys: Nsys) -> None:
     nsys.set(export=None)
     with pytest.raises(UserError) as error:
         session(["python", "program.py", "0"], None, None)
-    assert str(error.value) == ("nsys could not export the report session.nsys-rep, which is kept: "
-                                "was ?[31mnot found")
-    assert Path("session.nsys-rep").exists() and not Path("session.sqlite").exists()
+    assert str(error.value) == ("nsys could not export the report runs/nsys/session.nsys-rep, "
+                                "which is kept: was ?[31mnot found")
+    assert [path.name for path in Path("runs/nsys").iterdir()] == ["session.nsys-rep"]
 
 
 @pytest.mark.parametrize("version,nvtx,sentence", [
@@ -220,9 +222,10 @@ def test_what_is_missing_is_one_sentence(nsys: Nsys, monkeypatch: pytest.MonkeyP
         "gtensor profile --nsys was given the command 'nonesuch', which was not found")
     assert refusal(["python", "absent.py"]) == (
         "there is no script absent.py; wanted the path of one")
-    assert "there is no folder" in refusal(run, "absent/session")
-    Path("folder.sqlite").mkdir()
-    assert "it is a folder" in refusal(run, "folder")
+    Path("folder/session.sqlite").mkdir(parents=True)
+    assert "session.sqlite could not be written: it is a folder" in refusal(run, "folder")
+    assert refusal(run, "program.py") == (
+        "program.py/session.nsys-rep could not be written: File exists ('program.py')")
     monkeypatch.setenv("NVTX_DISABLE", "0")
     assert refusal(run).startswith("NVTX_DISABLE is set, which stops all ranges; unset it")
     monkeypatch.setenv("PATH", "/nonexistent")
@@ -246,9 +249,9 @@ def test_the_script_runs_a_recipe(tmp_path: Path) -> None:
     status, words = run("digits", "--device", "cuda")
     folder = words.pop(words.index("--out", 8) + 1)
     assert status == 3 and not Path(folder).parent.exists()
-    assert words == ["-m", "gtensor", "profile", "--nsys", "--steps", "10:20", "--out", "digits",
-                     "--", "gtensor", "train", "digits", "--epochs", "1", "--out", "--device",
-                     "cuda"]
+    assert words == ["-m", "gtensor", "profile", "--nsys", "--steps", "3:16", "--out",
+                     "runs/nsys-digits", "--", "gtensor", "train", "digits", "--epochs", "1",
+                     "--out", "--device", "cuda"]
     assert run("text", STEPS="5:1", OUT="a b")[1][4:8] == ["--steps", "5:1", "--out", "a b"]
     assert run("--help")[0] == 0 and run()[0] == 64
     assert run("-h")[1][0].startswith("Records steps of a recipe's training")

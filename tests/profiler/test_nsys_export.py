@@ -77,7 +77,8 @@ def test_host_times_are_without_ops_within(tmp_path: Path) -> None:
 def test_tables_of_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert show(a_step(tmp_path / "step.sqlite"), 2) == 0
     said = capsys.readouterr().out
-    assert "1 us recorded (nsys 2025.1.2.3), the captured steps\n" in said
+    assert ("1 us recorded (nsys 2025.1.2.3), the captured steps; updates of an optimizer: 1\n"
+            in said)
     assert ("GPU 0 (a GPU): busy 0.39 us, idle 0.61 us (61.0 %); 6 kernels, 2 copies and memsets"
             in said)
     by_op = said[said.index("Kernels by op"):said.index("Kernels by module")].split("\n")
@@ -132,6 +133,9 @@ def test_what_is_absent_is_said(tmp_path: Path) -> None:
                                                    Mark("x", "user", 2, 8)]))
     assert NO_RANGES not in (said := tables(ranges, 9, 100)) and NO_KERNELS in said
     assert round(ranges.seconds * 1e9) == 8  # a range without an end does not count
+    ended = session(write(tmp_path / "e.sqlite", [Mark("steps", "user", 1, None, kind=60),
+                                                  Mark("sum forward", "forward", 2, 8)]))
+    assert round(ended.seconds * 1e9) == 7  # the program ended within the steps
     kernels = tables(session(write(tmp_path / "d.sqlite", work=[Task("a", 0, 9, 1)])), 9, 100)
     assert NO_RANGES in kernels and "Kernels, and the op" in kernels
 
