@@ -20,10 +20,9 @@ from gtensor.system.atomic import make_folder_of
 from gtensor.system.commands import found_command
 from gtensor.train.errors import UserError, require, told_to_user
 
-MOST = 15  # rows of a table
 
-
-def session(words: Sequence[str], out: Path | None, steps: tuple[int, int] | None) -> int:
+def session(words: Sequence[str], out: Path | None, steps: tuple[int, int] | None,
+            most: int = 15) -> int:
     """Run a command under nsys, print what was recorded; the exit status of the command.
 
     Args:
@@ -31,6 +30,7 @@ def session(words: Sequence[str], out: Path | None, steps: tuple[int, int] | Non
         out: the folder of the report, `session.nsys-rep`, and its export, `session.sqlite`
             (runs/nsys); files that are there are replaced once new ones are complete.
         steps: how many optimizer steps are passed over, and how many are recorded (10, 20).
+        most: rows of a table.
 
     Raises UserError before anything is run if nsys is missing or does not fit, for wrong arguments
     and for files that cannot be written; after it if nothing, or no range, was recorded.
@@ -55,7 +55,7 @@ def session(words: Sequence[str], out: Path | None, steps: tuple[int, int] | Non
             os.replace(exported, targets[1])
         nsys.print_statistics(tool, targets[1])
         found = Session(read(targets[1]))
-    print(tables(found, MOST, get_terminal_size().columns))
+    print(tables(found, most, get_terminal_size().columns))
     print(f"\nOpen {targets[0]} in nsys-ui to see the time line; docs/nsys.md explains it. These "
           f"tables again: gtensor profile {targets[1]}", flush=True)
     return status or (0 if found.has_ranges else 1)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.cli.recipes import recipe_parser
 from gtensor.profiler import Profile, ProfileError, compare, profile
+from gtensor.profiler.nsys import STEPS
 from gtensor.profiler.steps import parsed
 from gtensor.profiler.table import GROUPS, ORDERS
 from gtensor.settings import settings
@@ -71,14 +72,14 @@ def add_profile(commands: Any) -> None:
                      help="SCRIPT is the name of a module, as for python -m")
     made.add_argument("--steps", type=_steps, metavar="FIRST:COUNT", help="measure COUNT steps "
                       "after the FIRST ones; an optimizer's update ends a step (a script: all; a "
-                      f"recipe: {_OF_RECIPES[0]}:{_OF_RECIPES[1]})")
+                      f"recipe: {_OF_RECIPES[0]}:{_OF_RECIPES[1]}; --nsys: {STEPS[0]}:{STEPS[1]})")
     made.add_argument("--by", choices=tuple(GROUPS), default="op", help="rows of the table (op)")
     made.add_argument("--sort", choices=tuple(ORDERS), default="time",
                       help="what the rows are sorted by (time)")
     made.add_argument("--most", type=_positive, default=15, metavar="N",
                       help="rows of the table (15)")
     made.add_argument("--out", type=Path, metavar="DIR",
-                      help="folder of the files (runs/profile-NAME)")
+                      help="folder of the files (runs/profile-NAME; --nsys: runs/nsys)")
     made.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT ...",
                       help="the program and its arguments, or a profile.json, its folder, or an "
                            "export of Nsight Systems (.sqlite)")
@@ -106,7 +107,7 @@ def profile_command(given: argparse.Namespace) -> int:
     if given.nsys:
         from gtensor.cli.nsys import session
 
-        return session(words, given.out, given.steps)
+        return session(words, given.out, given.steps, given.most)
     require("rich", "rich", "gtensor profile")
     table = partial(Profile.table, sort_by=given.sort, group_by=given.by, most=given.most)
     if given.compare:
