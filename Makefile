@@ -38,9 +38,9 @@ style: $(STAMP)dev
 test-cuda: $(STAMP)dev
 	$(ON_CUDA) -k "not in_one_dtype"
 
-# The pictures of docs/gallery, and their page; in a few minutes. Those of pages need npm.
+# The pictures of docs/gallery and their page. Those of web pages need npm, which fetches Chromium.
 gallery: $(STAMP)dev
-	OMP_NUM_THREADS=2 $(BIN)/python docs/gallery.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/gallery.py
 
 $(STAMP)%: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
