@@ -287,7 +287,7 @@ def digits(path: Path) -> None:
 
 @picture("Digits out of noise")
 def diffusion(path: Path) -> None:
-    """Sixty samples of a diffusion Transformer, trained for 40 epochs, two minutes on one core."""
+    """Sixty samples of a diffusion Transformer, trained for 40 epochs."""
     from gtensor.cli import main
 
     with TemporaryDirectory() as folder:
