@@ -42,9 +42,9 @@ test-cuda: $(STAMP)dev
 docs: $(STAMP)docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# The pictures of docs/gallery, and their page; in a few minutes. Those of pages need npm.
+# The pictures of docs/gallery and their page. Those of web pages need npm, which fetches Chromium.
 gallery: $(STAMP)dev
-	OMP_NUM_THREADS=2 $(BIN)/python docs/gallery.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/gallery.py
 
 $(STAMP)%: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -116,7 +116,7 @@ def _logarithmic(axes: Any, name: str, label: str) -> None:
     own = getattr(axes, f"{name}axis")
     first, last = own.get_view_interval()
     reach = last / first
-    steps = (1.0, 1.5, 2.0, 3.0, 5.0) if reach < 15 else (1.0, 2.0, 5.0) if reach < 300 else (1.0,)
+    steps = (1.0, 1.5, 2.0, 3.0, 5.0) if reach < 15 else (1.0, 2.0, 5.0) if reach < 1e3 else (1.0,)
     own.set_major_locator(LogLocator(subs=steps))
     own.set_major_formatter(lambda value, place: f"{value:g}")  # 0.1 and not 10**-1
     own.set_minor_formatter(NullFormatter())
