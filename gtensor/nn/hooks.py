@@ -7,16 +7,13 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from gtensor.engine.hooks import RemovableHandle
 from gtensor.nn.running import run
 from gtensor.system.bus import bus
-
-if TYPE_CHECKING:
-    from gtensor.nn.module import Module
 
 Args = tuple[Any, ...]
 Options = dict[str, Any]
@@ -32,11 +29,12 @@ class _WithForward(Protocol[P, R]):
     _forward_pre_hooks: dict[int, Hook]
     _forward_hooks: dict[int, Hook]
 
+    @property
+    def _modules(self) -> Mapping[str, Any]: ...
+
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
     def _call(self, args: Args, kwargs: Options) -> Any: ...
-
-    def named_modules(self) -> Iterator[tuple[str, Module]]: ...
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,10 @@ class Open(threading.local, Generic[T]):
 
         An interrupt can take the end of an inner event. Empty if the begin was not noted.
         """
-        at = next((i for i, (one, _) in enumerate(self.stack) if one is event), len(self.stack))
-        found = [noted for _, noted in self.stack[at:]]
-        del self.stack[at:]
+        stack = self.stack
+        if stack and stack[-1][0] is event:
+            return [stack.pop()[1]]
+        at = next((i for i, (one, _) in enumerate(stack) if one is event), len(stack))
+        found = [noted for _, noted in stack[at:]]
+        del stack[at:]
         return found

@@ -22,6 +22,7 @@ from gtensor.backend import Device, cuda_device_count, device_of, get_device, ho
 from gtensor.backend.timing import launches, mark, seconds_between
 from gtensor.engine.tensor import Tensor
 from gtensor.profiler.machine import machine
+from gtensor.profiler.open_events import Open
 from gtensor.profiler.spans import Recorded, Span
 from gtensor.profiler.work import NOTHING, PathWork, Work, path_work, rule_work
 from gtensor.system.bus import (
@@ -72,7 +73,6 @@ class _Notes:
     def __init__(self, number: int) -> None:
         self.number = number
         self.rows: list[Any] = []
-        self.open: list[tuple[Any, Any]] = []  # event, what was noted at its begin
         self.blocks: list[tuple[int, str, int, int, bool]] = []  # time, device, size, live, reused
         self.grown = False  # a segment was acquired since the last block
 
@@ -92,6 +92,7 @@ class Recorder:
         self._threads: list[_Notes] = []
         self._here = _Here(self._threads)
         _ = self._here.notes  # so that this thread is number 0
+        self._open: Open[Any] = Open()
         self._first: dict[Device, Any] = {}  # a GPU's first mark
         self._start = self._end = perf_counter_ns()
 
@@ -107,11 +108,8 @@ class Recorder:
 
     # -- noting ------------------------------------------------------------------------------------
 
-    def op_ends(self, event: OpEvent) -> None:
-        """Note a row."""
-        self._note(event, None)
-
-    def _note(self, event: OpEvent, state: Any) -> None:
+    def op_ends(self, event: OpEvent, state: Any = None) -> None:
+        """Note a row; on a GPU with its `_Row.state`."""
         rows = self._here.notes.rows
         args = event.args
         if event.phase == "backward":
@@ -126,7 +124,7 @@ class Recorder:
                 extra = sum(map(_nbytes, out[1:]))
                 out = out[0]
             if here.instruction is None:
-                frame = user_frame(_frame_at(3))
+                frame = user_frame(_frame_at(2))
                 code, instruction = frame.f_code, frame.f_lasti
             else:
                 code, instruction = here.instruction
@@ -139,7 +137,7 @@ class Recorder:
 
     def phase_begins(self, event: object) -> None:
         """Note the time."""
-        self._here.notes.open.append((event, perf_counter_ns()))
+        self._open.push(event, perf_counter_ns())
 
     module_begins = range_begins = phase_begins
 
@@ -157,13 +155,13 @@ class Recorder:
 
     def _other(self, kind: str, name: str, event: Any) -> None:
         end = perf_counter_ns()
-        notes = self._here.notes
-        begin = _closed(notes.open, event)
-        if begin is None:
+        found = self._open.pop(event)
+        if not found:
             return  # it began before this listener
-        frame = user_frame(_frame_at(3))
-        notes.rows += (begin, end, kind, name, event.module, frame.f_code, frame.f_lasti,
-                       0, 0, None, None, 0, None, 0)
+        frame = user_frame(_frame_at(2))
+        self._here.notes.rows += (
+            found[0], end, kind, name, event.module, frame.f_code, frame.f_lasti, 0, 0, None, None,
+            0, None, 0)
 
     def allocated(self, event: MemoryEvent) -> None:
         """Note a block, and what is live with it."""
@@ -234,15 +232,13 @@ class GpuRecorder(Recorder):
             stream, begin = mark(device)
             if begin is not None:
                 self._first.setdefault(device, begin)
-            self._here.notes.open.append((event, (device, stream, begin, self._count())))
+            self._open.push(event, (device, stream, begin, self._count()))
 
-    def op_ends(self, event: OpEvent) -> None:
+    def op_ends(self, event: OpEvent, state: Any = None) -> None:
         """Record a mark behind the op's work; note a row."""
-        state = _closed(self._here.notes.open, event)
-        if state is not None:
-            device, stream, begin, count = state
+        for device, stream, begin, count in self._open.pop(event)[:1]:
             state = device, stream, begin, mark(device)[1], self._count() - count
-        self._note(event, state)
+        super().op_ends(event, state)
 
 
 def recorder() -> Recorder:
@@ -260,19 +256,6 @@ def _rows(flat: Sequence[Any]) -> Iterator[tuple[_Row, Sequence[int]]]:
         row = _Row(*flat[at:at + _ROW])
         at += _ROW + row.sizes
         yield row, flat[at - row.sizes:at]
-
-
-def _closed(noted: list[tuple[Any, Any]], event: Any) -> Any:
-    """What was noted at the event's begin; None if nothing was.
-
-    Events in it without an end, which an interrupt took, are forgotten.
-    """
-    at = next((i for i in reversed(range(len(noted))) if noted[i][0] is event), None)
-    if at is None:
-        return None
-    found = noted[at][1]
-    del noted[at:]
-    return found
 
 
 def _parents(times: Iterable[tuple[int, int, int]]) -> list[int | None]:
