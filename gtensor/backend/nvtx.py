@@ -21,6 +21,8 @@ CATEGORIES = {  # and their colors, as 0xRRGGBB
     "data": 0x8E6BB5, "communication": 0x2AA6A6, "graph": 0x8A8F98, "user": 0xD4B23C,
 }
 MOST_DETAILS = 4096  # NVTX keeps registered strings until the process ends
+MOST_LABELS = 16384  # of all kinds, per thread
+_MORE = "(a label beyond the number that is kept)"
 
 
 class _Prepared(threading.local):
@@ -63,6 +65,8 @@ def push(category: str, label: str, payload: float | None = None, detail: str = 
     """
     attributes = _prepared.found.get((category, label, detail))
     if attributes is None:
+        if len(_prepared.found) >= MOST_LABELS:
+            label, detail = _MORE, ""
         attributes = _prepare(category, label, detail)
     attributes.payload = payload
     _domain().push_range(attributes)
@@ -90,8 +94,9 @@ def _prepare(category: str, label: str, detail: str) -> Any:
             return _prepared.found.get((category, label, "")) or _prepare(category, label, "")
         _prepared.details += 1
     domain = _domain()
+    message = f"{label} {detail}" if detail else label
     attributes = domain.get_event_attributes(
-        message=f"{label} {detail}" if detail else label, color=CATEGORIES[category],
+        message=message.encode(errors="replace").decode(), color=CATEGORIES[category],
         category=domain.get_category_id(category))
     _prepared.found[category, label, detail] = attributes
     return attributes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import runpy
 import sys
 import traceback
@@ -129,30 +130,41 @@ def profile_command(given: argparse.Namespace) -> int:
         print(table(_load(target)), flush=True)
         return 0
     require("matplotlib", "matplotlib", "gtensor profile")
-    folder = given.out or Path("runs") / f"profile-{target.stem}"
+    folder = (given.out or Path("runs") / f"profile-{target.stem}").absolute()
     program = _recipe(words, given.steps) if given.recipe else (
         _program(words, given.module, given.steps))
-    is_new = not folder.exists()
-    make_folder(folder, _SAVED)
-    found, status = program()
-    if not found.spans:
-        if is_new:
-            with suppress(OSError):  # the program has written there
-                folder.rmdir()
-        where = f" after {given.steps[0]} updates of an optimizer" if given.steps else ""
-        why = f"no op of gtensor ran in {words[0]}{where}, so there is no profile"
-        if not status:
-            raise UserError(why)
-        print(f"gtensor: {why}", file=sys.stderr)
-        return status
+    with _made(folder):
+        found, status = program()
+        if not found.spans:
+            where = f" after {given.steps[0]} updates of an optimizer" if given.steps else ""
+            why = f"no op of gtensor ran in {words[0]}{where}, so there is no profile"
+            if not status:
+                raise UserError(why)
+            print(f"gtensor: {why}", file=sys.stderr)
+            return status
+        with told_to_user():
+            for name, write in _VIEWS.items():
+                write(found, folder / name)
     print(table(found))
     if given.steps and (steps := steps_of(found.spans)) < given.steps[1]:
         print(f"The program ended after {steps} of the {given.steps[1]} steps to be measured.")
-    with told_to_user():
-        for name, write in _VIEWS.items():
-            write(found, folder / name)
-    print(f"Wrote {folder}/" + ", ".join(_VIEWS), flush=True)
+    shown = os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else folder
+    print(f"Wrote {shown}/" + ", ".join(_VIEWS), flush=True)
     return status
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make the folder for the block. UserError if it cannot be written; a new one goes if unused.
+    """
+    is_new = not folder.exists()
+    make_folder(folder, _SAVED)
+    try:
+        yield
+    finally:
+        if is_new:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
 
 
 # -- programs ----------------------------------------------------------------------------------
@@ -168,13 +180,16 @@ def _program(words: Sequence[str], is_module: bool, steps: tuple[int, int] | Non
         start: Callable[[], object] = partial(
             runpy.run_module, name, run_name="__main__", alter_sys=True)
     else:
-        if not Path(name).exists():
+        path = Path(name).absolute()
+        if not name or not path.exists():
             raise UserError(f"there is no script {name}; wanted a Python program, or the options "
                             "of gtensor profile in front of it")
-        if Path(name).is_dir() and not Path(name, "__main__.py").exists():
+        if path.is_dir() and not (path / "__main__.py").exists():
             raise UserError(f"{name} is a folder without {_SAVED} or __main__.py; wanted one of a "
                             "profile, or a program")
-        start = partial(runpy.run_path, name, run_name="__main__")
+        if not path.is_dir() and not path.is_file():
+            raise UserError(f"{name} is no regular file; wanted a Python program")
+        start = partial(runpy.run_path, str(path), run_name="__main__")
     place = str(Path.cwd() if is_module else Path(name).resolve().parent)
 
     def program() -> tuple[Profile, int]:
@@ -196,14 +211,17 @@ def _is_importable(name: str) -> bool:
 
 @contextmanager
 def _as_python(words: Sequence[str], place: str) -> Iterator[None]:
-    """Within the block, the program finds its arguments and the modules beside it."""
-    before = sys.argv, [*sys.path]
+    """Within the block, the program finds its arguments and the modules beside it.
+
+    What it made of the standard streams ends with the block.
+    """
+    before = sys.argv, [*sys.path], sys.stdout, sys.stderr
     sys.argv = [*words]
     sys.path.insert(0, place)
     try:
         yield
     finally:
-        sys.argv, sys.path[:] = before
+        sys.argv, sys.path[:], sys.stdout, sys.stderr = before
 
 
 def _status_of(start: Callable[[], object]) -> int:
@@ -218,7 +236,7 @@ def _status_of(start: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         print("gtensor: interrupted; the profile ends here", file=sys.stderr)
         return _INTERRUPTED
-    except Exception as error:
+    except BaseException as error:
         traceback.print_exception(error.with_traceback(_own(error.__traceback__)))
         return 1
     return 0

@@ -267,7 +267,7 @@ def op(
         autocast: to what `gt.autocast` casts inputs of half types and float32: "low" is the block's
             dtype, "float32" is float32 (unless the parameter `dtype` is given), None casts nothing.
         flops: the floating point operations of the path, for profiles: a number per element of the
-            largest array, or `rule(*shapes of the inputs, shape of the output)` for an op that does
+            output, or `rule(*shapes of the inputs, shape of the output)` for an op that does
             more, such as a product; None is the number of a formula's primitives, 0 for a view,
             else 1.
         complex: the derivative rule holds for complex values too (without it, a gradient through

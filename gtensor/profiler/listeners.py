@@ -30,7 +30,7 @@ class _Timed:
     def op_ends(self, event: OpEvent) -> None:
         """Hand on the time since."""
         now = perf_counter()
-        for start in self._open.pop(event)[:1]:
+        for start in self._open.taken(event):
             self._took(event, now - start)
 
     def _took(self, event: OpEvent, seconds: float) -> None:

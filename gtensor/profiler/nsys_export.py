@@ -33,6 +33,7 @@ MOST_GPUS = 1 << 10
 _HEADER = 100  # bytes
 _MAGIC = b"SQLite format 3\0"
 _MOST_TEXT = 1 << 10  # characters of a name
+_MOST_VALUE = 1 << 20  # bytes: a generated column may compute large ones within one step
 _STEP = 100_000  # of SQLite's virtual machine, between two looks at their number
 _STEPS_PER_BYTE = 4  # a row has over 30 bytes, and to read it takes some 30 steps
 _KNOWN = {"NVTX_EVENTS", "ANALYSIS_DETAILS", "TARGET_INFO_SYSTEM_ENV", "PROCESSES",
@@ -111,6 +112,7 @@ def _connected(path: str | PathLike[str], size: int) -> Iterator[sqlite3.Connect
         connection = sqlite3.connect(name, uri=True)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE)
             connection.text_factory = lambda text: text.decode(errors="replace")
             connection.set_progress_handler(exhausted, _STEP)
             yield connection

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
@@ -21,7 +20,7 @@ class Profile:
     """
 
     def __init__(self, read: Callable[[], Recorded]) -> None:
-        self._read = read
+        self._read: Callable[[], Recorded] | None = read
 
     @cached_property
     def recorded(self) -> Recorded:
@@ -29,7 +28,10 @@ class Profile:
 
         Raises ProfileError within the block that is measured.
         """
-        return self._read()
+        assert self._read is not None
+        found = self._read()
+        self._read = None  # so that what was noted is not kept beside what follows from it
+        return found
 
     @property
     def spans(self) -> list[Span]:
@@ -88,7 +90,7 @@ class Profile:
         """
         from gtensor.profiler.chrome_trace import trace
 
-        self._write(path, (".json", ".gz"), lambda: trace(self.recorded, str(path)))
+        self._write(path, (".json", ".json.gz"), lambda: trace(self.recorded, str(path)))
 
     def html(self, path: str | PathLike[str]) -> None:
         """Write a page (`.html`) that opens offline: ops and memory over time, and a table."""
@@ -137,7 +139,7 @@ class Profile:
     def _write(self, path: str | PathLike[str], suffixes: Sequence[str],
                make: Callable[[], bytes]) -> None:
         """Write a view, after everything that can be refused was checked."""
-        if Path(path).suffix not in suffixes:
+        if not str(path).endswith(tuple(suffixes)):
             raise ValueError(f"file {str(path)!r} given; wanted a name ending in "
                              f"{' or '.join(suffixes)}")
         check_folder(path)

@@ -50,26 +50,26 @@ class Ranges:
         """Open a range."""
         module = event.module + " " if event.module else ""
         arrays = event.arrays
-        self._open.push(event, None)
         nvtx.push(_PHASES[here.phase] if event.phase == "forward" else "backward",
                   f"{module}{event.name} {event.phase}", sum(x.nbytes for x in arrays),
                   " ".join(str(x.shape) for x in arrays) if self._shapes else "")
+        self._open.push(event, None)  # last: no end is told of a begin that raised
 
     def module_begins(self, event: ModuleEvent) -> None:
         """Open a range."""
-        self._open.push(event, None)
         nvtx.push(_PHASES[here.phase], event.name)
+        self._open.push(event, None)
 
     def phase_begins(self, event: PhaseEvent) -> None:
         """Open a range."""
-        self._open.push(event, None)
         of = event.module + " " if event.name == "update" else ""
         nvtx.push(_PHASES[event.name], of + event.name)
+        self._open.push(event, None)
 
     def range_begins(self, event: RangeEvent) -> None:
         """Open a range."""
-        self._open.push(event, None)
         nvtx.push(event.category, event.name, event.payload)
+        self._open.push(event, None)
 
     def op_ends(self, event: object) -> None:
         """Close the event's range."""

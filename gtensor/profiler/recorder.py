@@ -7,11 +7,13 @@ links from backward to forward are computed when the profile is read.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from time import perf_counter_ns
 from types import CodeType
 from typing import Any, NamedTuple
@@ -80,8 +82,8 @@ class _Notes:
 class _Here(threading.local):
     """The notes of this thread."""
 
-    def __init__(self, threads: list[_Notes]) -> None:
-        self.notes = _Notes(len(threads))
+    def __init__(self, threads: list[_Notes], number: Callable[[], int]) -> None:
+        self.notes = _Notes(number())
         threads.append(self.notes)
 
 
@@ -90,10 +92,10 @@ class Recorder:
 
     def __init__(self) -> None:
         self._threads: list[_Notes] = []
-        self._here = _Here(self._threads)
+        self._here = _Here(self._threads, itertools.count().__next__)
         _ = self._here.notes  # so that this thread is number 0
         self._open: Open[Any] = Open()
-        self._first: dict[Device, Any] = {}  # a GPU's first mark
+        self._first: dict[Device, tuple[Any, int]] = {}  # a GPU's first mark, and when it was made
         self._within = False  # the block
         self._start = self._end = perf_counter_ns()
 
@@ -120,14 +122,14 @@ class Recorder:
 
     def op_ends(self, event: OpEvent, state: Any = None) -> None:
         """Note a row; on a GPU with its `_Row.state`."""
-        rows = self._here.notes.rows
         args = event.args
         if event.phase == "backward":
             _, step, g = args
             args = (g, *step.saved)
             code, instruction = here.instruction or (None, 0)
-            rows += (event.begin, event.end, event.op, "backward", event.module, code, instruction,
-                     event.number, step.mask, None, None, 0, state, len(args))
+            row: tuple[Any, ...] = (
+                event.begin, event.end, event.op, "backward", event.module, code, instruction,
+                event.number, step.mask, None, None, 0, state, len(args))
         else:
             op, out, extra = event.op, event.result, 0
             if type(out) is tuple:
@@ -138,12 +140,11 @@ class Recorder:
                 code, instruction = frame.f_code, frame.f_lasti
             else:
                 code, instruction = here.instruction
-            rows += (event.begin, event.end, op, here.phase or "forward", event.module, code,
-                     instruction, event.number, getattr(out, "size", 0),
-                     getattr(out, "dtype", None),
-                     _shapes(args, out) if callable(op.flops) else None, extra, state, len(args))
-        for x in args:
-            rows.append(x.nbytes if type(x) is _ndarray and x.base is None else _nbytes(x))
+            row = (event.begin, event.end, op, here.phase or "forward", event.module, code,
+                   instruction, event.number, getattr(out, "size", 0), getattr(out, "dtype", None),
+                   _shapes(args, out) if callable(op.flops) else None, extra, state, len(args))
+        self._here.notes.rows += (*row, *[  # at once: an interrupt leaves no part of a row
+            x.nbytes if type(x) is _ndarray and x.base is None else _nbytes(x) for x in args])
 
     def phase_begins(self, event: object) -> None:
         """Note the time."""
@@ -165,7 +166,7 @@ class Recorder:
 
     def _other(self, kind: str, name: str, event: Any) -> None:
         end = perf_counter_ns()
-        found = self._open.pop(event)
+        found = self._open.taken(event)
         if not found:
             return  # it began before this listener
         frame = user_frame(_frame_at(2))
@@ -200,7 +201,7 @@ class Recorder:
             key=lambda one: (one[0].begin, -one[0].end))
         parents = _parents((notes.number, row.begin, row.end) for row, _, notes in found)
         launched = _own([row.state for row, _, _ in found], parents)
-        outer = {parent for parent in parents if parent is not None}
+        outer = _outer(found, parents)
         blocks = _blocks(self._threads, found, parents)
         works, places = _Works(), _Places()
         spans: list[Span] = []
@@ -229,8 +230,9 @@ class Recorder:
         if state is None or state[2] is None:
             return (None if state is None else state[1]), None, None
         device, stream, begin, end, _ = state
-        first = self._first[device]
-        return stream, seconds_between(first, begin), seconds_between(begin, end)
+        first, made = self._first[device]
+        start = (made - self._start) * 1e-9 + seconds_between(first, begin)
+        return stream, start, seconds_between(begin, end)
 
 
 class GpuRecorder(Recorder):
@@ -246,12 +248,12 @@ class GpuRecorder(Recorder):
         if device.type != "cpu":
             stream, begin = mark(device)
             if begin is not None:
-                self._first.setdefault(device, begin)
+                self._first.setdefault(device, (begin, perf_counter_ns()))
             self._open.push(event, (device, stream, begin, self._count()))
 
     def op_ends(self, event: OpEvent, state: Any = None) -> None:
         """Record a mark behind the op's work; note a row."""
-        for device, stream, begin, count in self._open.pop(event)[:1]:
+        for device, stream, begin, count in self._open.taken(event):
             state = device, stream, begin, mark(device)[1], self._count() - count
         super().op_ends(event, state)
 
@@ -286,12 +288,25 @@ def _parents(times: Iterable[tuple[int, int, int]]) -> list[int | None]:
     return found
 
 
+def _outer(found: Sequence[tuple[_Row, Any, _Notes]], parents: Sequence[int | None]) -> set[int]:
+    """The events in which there are ops, also within ranges or modules in them."""
+    outer: set[int] = set()
+    for (row, _, _), parent in zip(found, parents, strict=True):
+        if not isinstance(row.op, str):
+            while parent is not None and parent not in outer:
+                outer.add(parent)
+                parent = parents[parent]
+    return outer
+
+
 def _own(states: list[Any], parents: list[int | None]) -> list[int]:
     """What each op launched itself, without ops within it."""
     own = [state[-1] if state else 0 for state in states]
-    for at, (state, parent) in enumerate(zip(states, parents, strict=True)):
-        if state and parent is not None and states[parent]:
-            own[parent] -= states[at][-1]
+    for state, parent in zip(states, parents, strict=True):
+        while state and parent is not None and not states[parent]:
+            parent = parents[parent]
+        if state and parent is not None:
+            own[parent] -= state[-1]
     return own
 
 
@@ -354,11 +369,12 @@ class _Places(dict[Any, str]):
 
 
 def _nbytes(x: Any) -> int:
-    """Bytes that reading an array touches: a broadcast one has no more than its base."""
+    """Bytes that reading an array touches: elements that are repeated along an axis count once."""
     x = x._array if isinstance(x, Tensor) else x  # in a walk that is recorded
-    size = getattr(x, "nbytes", 0)
-    base = getattr(x, "base", None)
-    return size if base is None else min(size, getattr(base, "nbytes", size))
+    size: int = getattr(x, "nbytes", 0)
+    if size and getattr(x, "base", None) is not None:
+        return prod(n for n, step in zip(x.shape, x.strides, strict=True) if step) * x.itemsize
+    return size
 
 
 def _shapes(args: Sequence[Any], out: Any) -> list[tuple[int, ...]]:

@@ -13,6 +13,9 @@ _FORMAT = "gtensor profile 1"
 _TEXTS = ("name", "kind", "phase", "module", "source")
 _FLOATS = ("start", "seconds", "device_start", "device_seconds")
 _OPTIONAL = ("stream", "device_start", "device_seconds", "link", "parent")
+_KINDS = {"op", "phase", "module", "range", "data", "communication", "graph"}
+_MOST = 1 << 53  # integers that a page's numbers hold exactly
+_MOST_PLACES = (1 << 31) - 1  # of threads
 
 
 def json_file(recorded: Recorded) -> bytes:
@@ -31,7 +34,7 @@ def json_file(recorded: Recorded) -> bytes:
 def read(path: str | PathLike[str]) -> Recorded:
     """The profile of a file. Raises ProfileError if it is none, OSError if it cannot be read."""
     try:
-        found = json.loads(read_all(path, MOST_SNAPSHOT_BYTES))
+        found = json.loads(read_all(path, MOST_SNAPSHOT_BYTES), parse_constant=_refused)
     except (ValueError, RecursionError) as error:
         raise ProfileError(f"{path} is no profile, or a truncated one: {error}; wanted a file of "
                            "Profile.save()") from None
@@ -39,7 +42,7 @@ def read(path: str | PathLike[str]) -> Recorded:
         raise ProfileError(f"{path} is no profile of this version; wanted a file of Profile.save()")
     try:
         return _recorded(found)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise ProfileError(f"the profile {path} is damaged ({type(error).__name__}: {error}); "
                            "wanted a file as Profile.save() wrote it") from None
 
@@ -57,8 +60,23 @@ def _recorded(found: dict[str, Any]) -> Recorded:
     for at, span in enumerate(spans):
         if not all(place is None or 0 <= place < at for place in (span.parent, span.link)):
             raise ValueError(f"span {at} refers to one that does not precede it")
-    live = [(float(time), str(device), int(total)) for time, device, total in found["live"]]
-    return Recorded(spans, live, float(found["seconds"]), dict(found["machine"]))
+        if span.kind not in _KINDS or not 0 <= span.thread <= _MOST_PLACES:
+            raise ValueError(f"span {at} is of kind {span.kind!r} in thread {span.thread}")
+    live = [(_number(time, "start"), str(device), _number(total, "allocated"))
+            for time, device, total in found["live"]]
+    return Recorded(spans, live, _number(found["seconds"], "seconds"), _machine(found["machine"]))
+
+
+def _machine(found: dict[str, Any]) -> dict[str, Any]:
+    """The facts as texts, and the ceilings as numbers above 0."""
+    ceilings = {str(name): _number(value, "seconds") for name, value in found["ceilings"].items()}
+    if not all(value > 0 for value in ceilings.values()):
+        raise ValueError(f"ceilings {ceilings}")
+    return {**{str(name): str(value) for name, value in found.items()}, "ceilings": ceilings}
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"it has the number {constant}")
 
 
 def _number(value: Any, name: str) -> Any:
@@ -68,4 +86,6 @@ def _number(value: Any, name: str) -> Any:
     kinds = (int, float) if name in _FLOATS else (int,)
     if type(value) not in kinds or name in _TEXTS and value < 0:
         raise TypeError(f"{value!r} given for {name}")
+    if abs(value) > _MOST:
+        raise ValueError(f"a number beyond 2^53 given for {name}")
     return float(value) if name in _FLOATS else value

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gtensor.memory.contract.report import size_text
+from gtensor.system.files import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,13 +56,19 @@ class Row:
 
 
 def own_times(spans: Sequence[Span]) -> list[tuple[float, float]]:
-    """Seconds of each span on the host and on a GPU, without the spans within it."""
+    """Seconds of each op on the host and on a GPU, without the ops within it; of other spans all.
+
+    A range or a module in an op is a part of the op.
+    """
     host = [span.seconds for span in spans]
     device = [span.device_seconds or 0.0 for span in spans]
     for span in spans:
-        if span.parent is not None:
-            host[span.parent] -= span.seconds
-            device[span.parent] -= span.device_seconds or 0.0
+        around = span.parent if span.kind == "op" else None
+        while around is not None and spans[around].kind != "op":
+            around = spans[around].parent
+        if around is not None:
+            host[around] -= span.seconds
+            device[around] -= span.device_seconds or 0.0
     return [*zip(host, (max(0.0, seconds) for seconds in device), strict=True)]
 
 
@@ -169,9 +176,9 @@ def name_text(row: Row, group_by: str) -> Text:
     """A row's name as it is shown: a file by its path from the working folder, or gtensor's."""
     from rich.text import Text
 
+    short = printable(row.name)
     if group_by != "line":
-        return Text(row.name)
-    short = row.name
+        return Text(short)
     for folder in (Path.cwd(), Path(__file__).parents[2]):
         short = short.removeprefix(f"{folder}{os.sep}")
     return Text(short, no_wrap=True, overflow="ellipsis")
@@ -183,7 +190,7 @@ def drawn(title: str, grid: Table, width: int) -> str:
 
     console = Console(file=StringIO(), width=max(width, _NARROWEST), highlight=False, markup=False,
                       emoji=False)
-    console.print(title, soft_wrap=True)
+    console.print(printable(title), soft_wrap=True)
     console.print(grid)
     made: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in made.splitlines())

@@ -1,6 +1,7 @@
 """What an op's definition says of its work: bytes read and written, floating point operations.
 
-Each array that a path is given or returns counts once, whatever a kernel reads again. A rule reads
+Each array that a path is given or returns counts once, whatever a kernel reads again; what only
+moves elements reads no more of its first input than it writes. A rule reads
 its gradient and what was saved, writes the gradients of the inputs that need one, and computes for
 each of these as much as its path did, at most twice as much (PaLM, arXiv 2204.02311, appendix B):
 exact for a product of two matrices, a convention for other ops. Operations on masked or padded
@@ -50,7 +51,10 @@ def path_work(
     if op.view:
         return NOTHING
     flops = _per_element(op) * size if shapes is None else int(op.flops(*shapes))
-    return Work(sum(inputs), size * item + extra, flops)
+    written = size * item + extra
+    if op.flops == 0 and inputs:  # it selects from its first input, such as rows of a table
+        inputs = [min(inputs[0], written), *inputs[1:]]
+    return Work(sum(inputs), written, flops)
 
 
 def rule_work(

@@ -456,6 +456,8 @@ def heard(
         event.end = _now()
     except BaseException as error:
         event.end = _now()
+        if begun < len(told):  # a listener raised: the op has not begun
+            event.begin = event.end
         _end_with(event, told[:begun], error)
         raise
     if number != here.number:
@@ -530,7 +532,7 @@ def phase(name: str, module: str = "") -> Iterator[None]:
         return
     before = here.phase, here.module, here.instruction
     try:
-        here.phase = name
+        here.phase, here.instruction = name, None
         with around(bus.phases, PhaseEvent(name, module or here.module)):
             yield
     finally:

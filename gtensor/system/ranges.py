@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
+from inspect import iscoroutinefunction, isgeneratorfunction
 from typing import ParamSpec, TypeVar
 
 from gtensor.system.bus import RangeEvent, around, bus
@@ -52,6 +53,8 @@ def range(name: str, payload: float | None = None,
         raise TypeError(f"a range named {name!r} was given; wanted a str")
     if payload is not None and type(payload) not in (int, float):
         raise TypeError(f"payload={payload!r} was given; wanted an int, a float or None")
+    if type(payload) is int and not -(1 << 63) <= payload < 1 << 63:
+        raise ValueError(f"payload={payload!r} was given; wanted an integer of 64 bits")
     if category not in CATEGORIES:
         raise ValueError(f"category={category!r} was given; wanted one of {', '.join(CATEGORIES)}")
     return around(told, RangeEvent(name, payload, category))
@@ -60,12 +63,15 @@ def range(name: str, payload: float | None = None,
 def ranged(function: Callable[P, R]) -> Callable[P, R]:
     """A decorator: calls of the function are ranges that have its qualified name.
 
-    Raises TypeError for what is no function.
+    Raises TypeError for what is no function, and for generators and coroutines.
     """
     name = getattr(function, "__qualname__", None)
     if not callable(function) or name is None:
         raise TypeError(f"ranged was given {function!r}; wanted a function, as in @ranged. A range "
                         "of another name is a block: with range(name)")
+    if isgeneratorfunction(function) or iscoroutinefunction(function):
+        raise TypeError(f"ranged was given {name}, whose call ends before its body has run; wanted "
+                        "a function that is no generator or coroutine, or with range(name) in it")
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
