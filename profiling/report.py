@@ -17,7 +17,8 @@ the result files. A row whose peer or machine was missing says so.
 A comparison (--new, --against) writes nothing. A ratio is worse if its quartiles lie above those
 before and its median rose by more than 5 %; a figure, which has no spread, if it rose by more than
 5 % and misses its target. Only results of one machine are compared: another folder's are refused,
-and a file from another processor is named and left out.
+and a file from another processor is named and left out. Rows that only the older results have are
+named.
 
 Exit status: 0; 1 if a table differs or something is worse; 2 if what is given cannot be reported.
 """
@@ -49,6 +50,7 @@ from gtensor.system.atomic import write_file
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = "python profiling/report.py"
+NAMED = 3  # missing rows of a file
 
 
 # -- what is written, and checked ------------------------------------------------------------------
@@ -149,34 +151,54 @@ def write(root: Path, machines: dict[Path, list[Result]]) -> int:
 # -- comparisons -----------------------------------------------------------------------------------
 
 
-def compare(olds: Sequence[Result], news: Sequence[Result]) -> int:
-    """A table of what both have; 1 if something is worse."""
+def compare(olds: Sequence[Result], news: Sequence[Result], old: str, new: str) -> int:
+    """A table of what both have, and what only the old ones have; 1 if something is worse.
+
+    `old` and `new` are where the results are, in words.
+    """
     if olds[0].slug != news[0].slug:
         raise Refused(f"the new results are of {news[0].slug}, the old ones of {olds[0].slug}; "
                       "only results of one machine are compared")
     before = {result.name: result for result in olds}
     rows, compared, worse = [], 0, 0
-    for new in news:
-        old = before.get(new.name)
-        if old is None or old.processor != new.processor:
-            why = (f"measured on {new.processor}, before on {old.processor}" if old
+    for result in news:
+        older = before.get(result.name)
+        if older is None or older.processor != result.processor:
+            why = (f"measured on {result.processor}, before on {older.processor}" if older
                    else "there is no older file of this name")
-            print(f"{new.name} is not compared: {why}")
+            print(f"{result.name} is not compared: {why}")
             continue
-        was = {row.key: row for row in old.rows}
-        for row in new.rows:
+        was = {row.key: row for row in older.rows}
+        for row in result.rows:
             if row.key in was:
                 moved = change(was[row.key], row)
                 compared, worse = compared + 1, worse + (moved == WORSE)
                 if moved:
-                    rows.append([new.name, " / ".join(filter(None, row.key)),
-                                 was[row.key].value, row.value, moved])
+                    rows.append([result.name, row.label, was[row.key].value, row.value, moved])
+    count, lines = absent(olds, news)
+    if count:
+        print(f"rows of {old} that are not in {new}: {count}", *lines, sep="\n  ")
     if not compared:
         raise Refused("the new and the old results have no measurement in common")
     if rows:
         table(["file", "what", "before", "now", ""], rows)
     print(f"{worse} worse, {len(rows) - worse} better, of {compared} compared")
     return int(worse > 0)
+
+
+def absent(olds: Sequence[Result], news: Sequence[Result]) -> tuple[int, list[str]]:
+    """How many rows only the old results have, and a line of text for each file that had them."""
+    now = {result.name: {row.key for row in result.rows} for result in news}
+    count, lines = 0, []
+    for result in olds:
+        if result.name not in now:
+            count += len(result.rows)
+            lines.append(f"{result.name}: all {len(result.rows)}")
+        elif labels := [row.label for row in result.rows if row.key not in now[result.name]]:
+            count += len(labels)
+            more = f"; and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
+            lines.append(f"{result.name}: {'; '.join(labels[:NAMED])}{more}")
+    return count, lines
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
@@ -219,12 +241,12 @@ def _compared(root: Path, new: Path | None, against: str | None) -> int:
         news = of_folder(place)
         committed = root / "profiling/results" / news[0].slug
         if against is None:
-            olds = of_folder(committed)
+            olds, old = of_folder(committed), "the committed results"
         elif Path(against).is_dir():
-            olds = of_folder(Path(against))
+            olds, old = of_folder(Path(against)), against
         else:
-            olds = of_revision(root, against, news[0].slug)
-        status = max(status, compare(olds, news))
+            olds, old = of_revision(root, against, news[0].slug), f"the results of {against}"
+        status = max(status, compare(olds, news, old, str(new or "the committed results")))
     return status
 
 

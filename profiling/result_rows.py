@@ -45,6 +45,11 @@ class Row:
         return self.what, self.rung, self.peer
 
     @property
+    def label(self) -> str:
+        """What it is of, in one line."""
+        return " / ".join(filter(None, self.key))
+
+    @property
     def value(self) -> str:
         """A ratio with its quartiles, or a figure with its unit."""
         return spread_text(self.spread) if self.rung else number(self.spread.median, self.unit)

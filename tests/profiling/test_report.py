@@ -243,6 +243,22 @@ def test_a_figure_is_worse_only_beyond_its_target(
     assert report.main(["--new", str(new)], root) == status
 
 
+def test_rows_that_only_the_committed_results_have_are_named(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = root / "profiling/results/cpu-2core"
+    put(folder, result(ratio(1.1), *(ratio(1.1, peer=f"peer {i}") for i in range(4))))
+    put(folder, result(figures=(figure(0.7),)), "ladder_other.json")
+    new = put(tmp_path / "new", result(ratio(1.1)))
+    assert report.main(["--new", str(new)], root) == 0
+    step = "GPT step, 6 layers / gtensor / peer"
+    assert capsys.readouterr().out == (
+        f"rows of the committed results that are not in {new}: 5\n"
+        f"  ladder_blocks.json: {step} 0; {step} 1; {step} 2; and 1 more\n"
+        "  ladder_other.json: all 1\n"
+        "0 worse, 0 better, of 1 compared\n")
+
+
 def test_results_are_compared_with_a_revision(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
