@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isclose, isfinite
 from pathlib import Path
+from statistics import StatisticsError
 from typing import Any
 
 from ladder import Spread
@@ -113,15 +114,33 @@ def parsed(name: str, text: bytes | bytearray) -> Result:
 def _ratios(ladders: list[Facts]) -> Iterator[Row]:
     for ladder in ladders:
         what = ladder.text("name")
+        rungs = ladder.each("rungs", f"a rung of {what!r}")
+        samples = {rung.text("name"): rung.many("samples", ()) for rung in rungs}
         for ratio in ladder.each("ratios", f"a ratio of {what!r}"):
-            met = ratio.found.get("met")
-            yield Row(what, ratio.text("rung"), ratio.text("peer"), _spread(ratio), "",
+            met, spread = ratio.found.get("met"), _spread(ratio)
+            row = Row(what, ratio.text("rung"), ratio.text("peer"), spread, "",
                       _maybe(ratio, "target"), _maybe(ratio, "beside"),
                       None if met is None else ratio.flag("met"))
-        for rung in ladder.each("rungs", f"a rung of {what!r}"):
+            own, peers = samples.get(row.rung), samples.get(row.peer)
+            if own and peers:
+                again = _of_samples(row, own, peers)
+                if not all(map(isclose, again.json().values(), spread.json().values())):
+                    raise ValueError(f"{row.label} is {spread_text(spread)}, but its samples say "
+                                     f"{spread_text(again)}")
+            yield row
+        for rung in rungs:
             if rung.found.get("above_floor"):
                 above = Facts("'above_floor'", rung.inner("above_floor"))
                 yield Row(what, rung.text("name"), FLOOR, _spread(above))
+
+
+def _of_samples(row: Row, own: Sequence[Any], peers: Sequence[Any]) -> Spread:
+    """The ratio, formed within each round."""
+    try:
+        return Spread.of([a / b for a, b in zip(own, peers, strict=True)])
+    except (TypeError, ZeroDivisionError, ValueError, StatisticsError):
+        raise ValueError(f"{row.label} has samples that form no ratio, wanted as many positive "
+                         "numbers of both") from None
 
 
 def _figure(figure: Facts) -> Row:

@@ -294,7 +294,22 @@ def test_another_processor_is_named_and_not_compared(
 WHOLE = json.dumps(result(ratio(1.0)))
 
 
+def sampled(*own: float) -> str:
+    """A result whose ratio is 1.0, with these samples of gtensor and 1.0 of its peer."""
+    document = result(ratio(1.0, 0))
+    document["ladders"][0]["rungs"] = [
+        {"name": "gtensor", "samples": own}, {"name": "pytorch", "samples": [1.0] * 3}]
+    return json.dumps(document)
+
+
+def test_samples_that_say_the_ratio_are_taken() -> None:
+    assert parsed("a.json", sampled(1.0, 1.0, 1.0).encode()).rows[0].spread.median == 1.0
+
+
 @pytest.mark.parametrize(("text", "told"), [
+    (sampled(2.0, 2.0, 2.0), "GPT step, 6 layers / gtensor / pytorch is 1.000 (1.000 .. 1.000), "
+                             "but its samples say 2.000"),
+    (sampled(1.0, 1.0), "wanted as many positive numbers of both"),
     (WHOLE[:-40], "is no result of a ladder program: Unterminated string"),
     ("", "is no result of a ladder program"),
     ("[" * 9999, "is no result of a ladder program"),
