@@ -6,7 +6,11 @@
     python profiling/report.py --against v0.1        # against those of a revision, or of a folder
 
 Each folder of profiling/results is a machine. It gets a report.md with a table for every result
-file, and a picture for every one with several ratios. A README's table stands between two markers,
+file, and a picture for every one with several ratios. A row that a newer file of the same program
+has is left out of the older file's table. The gallery's picture of speed (docs/gallery/speed.png)
+is made, too. A picture has a digest of its ratios, which --check compares.
+
+A README's table stands between two markers,
 
     <!-- report: speed -->
     <!-- end -->
@@ -34,7 +38,7 @@ from functools import partial
 from pathlib import Path
 
 from ladder_command import table
-from report_pictures import picture
+from report_pictures import Bar, picture, shows
 from report_tables import (
     CHOSEN,
     bars,
@@ -43,8 +47,17 @@ from report_tables import (
     picture_title,
     report,
     results_table,
+    speed_picture,
 )
-from result_rows import WORSE, Refused, Result, change, of_folder, of_revision
+from result_rows import (
+    WORSE,
+    Refused,
+    Result,
+    change,
+    of_folder,
+    of_revision,
+    without_superseded,
+)
 
 from gtensor.system.atomic import write_file
 
@@ -56,8 +69,8 @@ NAMED = 3  # missing rows of a file
 # -- what is written, and checked ------------------------------------------------------------------
 
 MARKED = re.compile(r"<!-- (report: (\w+)|end) -->\n?")
-TYPED = re.compile(r"(?<![\w.])\d[\d.,]*\s?(?:x (?:PyTorch|NumPy|CuPy|JAX|autograd)|[mun]s\b|"
-                   r"[GM]B/s|Gflop/s|times as (?:fast|slow))")
+TYPED = re.compile(r"(?<![\w.])(?<!\+ )\d[\d.,]*\s?(?:x (?:PyTorch|NumPy|CuPy|JAX|autograd)|"
+                   r"[mun]s\b|[GM]B/s|Gflop/s|times as (?:fast|slow))")
 
 
 def filled(path: Path, text: str, tables: Mapping[str, Callable[[], str]]) -> str:
@@ -86,7 +99,10 @@ def filled(path: Path, text: str, tables: Mapping[str, Callable[[], str]]) -> st
 
 
 def typed(text: str) -> Iterator[tuple[int, str]]:
-    """Lines outside of tables and code that have a measured figure, which nothing keeps up."""
+    """Lines outside of tables and code that have a measured figure, which nothing keeps up.
+
+    A time after a plus is a target's ("1.5 + 1 us").
+    """
     inside = False
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```") or MARKED.fullmatch(line):
@@ -110,11 +126,13 @@ def texts(root: Path, machines: dict[Path, list[Result]]) -> dict[Path, str]:
     return found
 
 
-def pictures(machines: dict[Path, list[Result]]) -> dict[Path, Callable[[], bytes]]:
-    """What makes each picture, by file."""
-    return {folder / picture_name(result): partial(picture, picture_title(result),
-                                                   bars(result))
-            for folder, results in machines.items() for result in results if bars(result)}
+def pictures(root: Path, machines: dict[Path, list[Result]]) -> dict[Path, tuple[str, list[Bar]]]:
+    """The title and the bars of each picture that has some, by file."""
+    every = [result for results in machines.values() for result in results]
+    found = {root / "docs/gallery/speed.png": speed_picture(every)} | {
+        folder / picture_name(result): (picture_title(result), bars(result))
+        for folder, results in machines.items() for result in results}
+    return {path: shown for path, shown in found.items() if shown[1]}
 
 
 def check(root: Path, machines: dict[Path, list[Result]]) -> int:
@@ -132,16 +150,20 @@ def check(root: Path, machines: dict[Path, list[Result]]) -> int:
             faults += [f"{path.relative_to(root)}, line {line}: {figure!r} is typed by hand; "
                        "name the result file, or a row of a table"
                        for line, figure in typed(there)]
-    faults += [f"{path.relative_to(root)} is missing; run {COMMAND}"
-               for path in pictures(machines) if not path.is_file()]
-    print("\n".join(faults) or "all tables are those of the results")
+    for path, shown in pictures(root, machines).items():
+        if not path.is_file():
+            faults.append(f"{path.relative_to(root)} is missing; run {COMMAND}")
+        elif not shows(path.read_bytes(), *shown):
+            faults.append(f"{path.relative_to(root)} shows other ratios than the results have; "
+                          f"run {COMMAND}")
+    print("\n".join(faults) or "all tables and pictures are those of the results")
     return int(bool(faults))
 
 
 def write(root: Path, machines: dict[Path, list[Result]]) -> int:
     """Write every report, picture and table."""
     made = {path: text.encode() for path, text in texts(root, machines).items()}
-    made |= {path: draw() for path, draw in pictures(machines).items()}
+    made |= {path: picture(*shown) for path, shown in pictures(root, machines).items()}
     for path, data in made.items():
         write_file(path, data)
         print(f"wrote {path.relative_to(root)}")
@@ -217,7 +239,8 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         if given.new or given.against:
             return _compared(root, given.new, given.against)
         results = root / "profiling/results"
-        machines = {folder: of_folder(folder) for folder in sorted(results.glob("*/"))}
+        machines = {folder: without_superseded(of_folder(folder))
+                    for folder in sorted(results.glob("*/"))}
         if not machines:
             raise Refused(f"{results} has no folder of results")
         for folder, found in machines.items():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import isclose, isfinite
 from pathlib import Path
 from statistics import StatisticsError
@@ -67,7 +68,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """A result file. `notes` are of each ladder: what was left out, and why."""
+    """A result file. `notes` are of each ladder: what was left out, and why.
+
+    `superseded` counts the rows left out because a newer file, by its name, has them.
+    """
 
     name: str  # of the file
     program: str
@@ -81,6 +85,7 @@ class Result:
     conditions: str  # rounds, threads, clocks
     rows: tuple[Row, ...]
     notes: dict[str, tuple[str, ...]]
+    superseded: dict[str, int] = field(default_factory=dict)
 
 
 def parsed(name: str, text: bytes | bytearray) -> Result:
@@ -209,6 +214,22 @@ def _of_one_machine(found: list[Result], place: str) -> list[Result]:
         if result.slug != found[0].slug:
             raise Refused(f"{place} mixes results of different machines: {found[0].name} is of "
                           f"{found[0].slug}, {result.name} of {result.slug}")
+    return found
+
+
+def without_superseded(results: Sequence[Result]) -> list[Result]:
+    """A machine's results, each row only in the newest file of its program and device."""
+    newest: dict[tuple[str, str, tuple[str, str, str]], Result] = {}
+    for result in sorted(results, key=lambda result: result.date):
+        newest |= {(result.program, result.device, row.key): result for row in result.rows}
+    found = []
+    for result in results:
+        homes = [newest[result.program, result.device, row.key] for row in result.rows]
+        found.append(replace(
+            result,
+            rows=tuple(row for row, home in zip(result.rows, homes, strict=True)
+                       if home is result),
+            superseded=dict(Counter(home.name for home in homes if home is not result))))
     return found
 
 
