@@ -300,11 +300,10 @@ def speed(path: Path) -> None:
     """The README's table of speed, from the committed results."""
     from ladder_command import RESULTS
     from report_pictures import picture as drawn
-    from report_tables import chosen_bars
+    from report_tables import speed_picture
     from result_rows import of_folder
 
-    path.write_bytes(drawn("gtensor's time over its peer's, on two cores",
-                           chosen_bars("speed", of_folder(RESULTS / "cpu-2core"))))
+    path.write_bytes(drawn(*speed_picture(of_folder(RESULTS / "cpu-2core"))))
 
 
 @picture("Data parallel steps, predicted", (1210, 462), quick=True)

@@ -6,7 +6,11 @@
     python profiling/report.py --against v0.1        # against those of a revision, or of a folder
 
 Each folder of profiling/results is a machine. It gets a report.md with a table for every result
-file, and a picture for every one with several ratios. A README's table stands between two markers,
+file, and a picture for every one with several ratios. A row that a newer file of the same program
+has is left out of the older file's table. The gallery's picture of speed (docs/gallery/speed.png)
+is made, too. A picture has a digest of its ratios, which --check compares.
+
+A README's table stands between two markers,
 
     <!-- report: speed -->
     <!-- end -->
@@ -17,7 +21,8 @@ the result files. A row whose peer or machine was missing says so.
 A comparison (--new, --against) writes nothing. A ratio is worse if its quartiles lie above those
 before and its median rose by more than 5 %; a figure, which has no spread, if it rose by more than
 5 % and misses its target. Only results of one machine are compared: another folder's are refused,
-and a file from another processor is named and left out.
+and a file from another processor is named and left out. Rows that only the older results have are
+named.
 
 Exit status: 0; 1 if a table differs or something is worse; 2 if what is given cannot be reported.
 """
@@ -33,7 +38,7 @@ from functools import partial
 from pathlib import Path
 
 from ladder_command import table
-from report_pictures import picture
+from report_pictures import Bar, picture, shows
 from report_tables import (
     CHOSEN,
     bars,
@@ -42,20 +47,30 @@ from report_tables import (
     picture_title,
     report,
     results_table,
+    speed_picture,
 )
-from result_rows import WORSE, Refused, Result, change, of_folder, of_revision
+from result_rows import (
+    WORSE,
+    Refused,
+    Result,
+    change,
+    of_folder,
+    of_revision,
+    without_superseded,
+)
 
 from gtensor.system.atomic import write_file
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = "python profiling/report.py"
+NAMED = 3  # missing rows of a file
 
 
 # -- what is written, and checked ------------------------------------------------------------------
 
 MARKED = re.compile(r"<!-- (report: (\w+)|end) -->\n?")
-TYPED = re.compile(r"(?<![\w.])\d[\d.,]*\s?(?:x (?:PyTorch|NumPy|CuPy|JAX|autograd)|[mun]s\b|"
-                   r"[GM]B/s|Gflop/s|times as (?:fast|slow))")
+TYPED = re.compile(r"(?<![\w.])(?<!\+ )\d[\d.,]*\s?(?:x (?:PyTorch|NumPy|CuPy|JAX|autograd)|"
+                   r"[mun]s\b|[GM]B/s|Gflop/s|times as (?:fast|slow))")
 
 
 def filled(path: Path, text: str, tables: Mapping[str, Callable[[], str]]) -> str:
@@ -84,7 +99,10 @@ def filled(path: Path, text: str, tables: Mapping[str, Callable[[], str]]) -> st
 
 
 def typed(text: str) -> Iterator[tuple[int, str]]:
-    """Lines outside of tables and code that have a measured figure, which nothing keeps up."""
+    """Lines outside of tables and code that have a measured figure, which nothing keeps up.
+
+    A time after a plus is a target's ("1.5 + 1 us").
+    """
     inside = False
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```") or MARKED.fullmatch(line):
@@ -108,11 +126,13 @@ def texts(root: Path, machines: dict[Path, list[Result]]) -> dict[Path, str]:
     return found
 
 
-def pictures(machines: dict[Path, list[Result]]) -> dict[Path, Callable[[], bytes]]:
-    """What makes each picture, by file."""
-    return {folder / picture_name(result): partial(picture, picture_title(result),
-                                                   bars(result))
-            for folder, results in machines.items() for result in results if bars(result)}
+def pictures(root: Path, machines: dict[Path, list[Result]]) -> dict[Path, tuple[str, list[Bar]]]:
+    """The title and the bars of each picture that has some, by file."""
+    every = [result for results in machines.values() for result in results]
+    found = {root / "docs/gallery/speed.png": speed_picture(every)} | {
+        folder / picture_name(result): (picture_title(result), bars(result))
+        for folder, results in machines.items() for result in results}
+    return {path: shown for path, shown in found.items() if shown[1]}
 
 
 def check(root: Path, machines: dict[Path, list[Result]]) -> int:
@@ -130,16 +150,20 @@ def check(root: Path, machines: dict[Path, list[Result]]) -> int:
             faults += [f"{path.relative_to(root)}, line {line}: {figure!r} is typed by hand; "
                        "name the result file, or a row of a table"
                        for line, figure in typed(there)]
-    faults += [f"{path.relative_to(root)} is missing; run {COMMAND}"
-               for path in pictures(machines) if not path.is_file()]
-    print("\n".join(faults) or "all tables are those of the results")
+    for path, shown in pictures(root, machines).items():
+        if not path.is_file():
+            faults.append(f"{path.relative_to(root)} is missing; run {COMMAND}")
+        elif not shows(path.read_bytes(), *shown):
+            faults.append(f"{path.relative_to(root)} shows other ratios than the results have; "
+                          f"run {COMMAND}")
+    print("\n".join(faults) or "all tables and pictures are those of the results")
     return int(bool(faults))
 
 
 def write(root: Path, machines: dict[Path, list[Result]]) -> int:
     """Write every report, picture and table."""
     made = {path: text.encode() for path, text in texts(root, machines).items()}
-    made |= {path: draw() for path, draw in pictures(machines).items()}
+    made |= {path: picture(*shown) for path, shown in pictures(root, machines).items()}
     for path, data in made.items():
         write_file(path, data)
         print(f"wrote {path.relative_to(root)}")
@@ -149,34 +173,54 @@ def write(root: Path, machines: dict[Path, list[Result]]) -> int:
 # -- comparisons -----------------------------------------------------------------------------------
 
 
-def compare(olds: Sequence[Result], news: Sequence[Result]) -> int:
-    """A table of what both have; 1 if something is worse."""
+def compare(olds: Sequence[Result], news: Sequence[Result], old: str, new: str) -> int:
+    """A table of what both have, and what only the old ones have; 1 if something is worse.
+
+    `old` and `new` are where the results are, in words.
+    """
     if olds[0].slug != news[0].slug:
         raise Refused(f"the new results are of {news[0].slug}, the old ones of {olds[0].slug}; "
                       "only results of one machine are compared")
     before = {result.name: result for result in olds}
     rows, compared, worse = [], 0, 0
-    for new in news:
-        old = before.get(new.name)
-        if old is None or old.processor != new.processor:
-            why = (f"measured on {new.processor}, before on {old.processor}" if old
+    for result in news:
+        older = before.get(result.name)
+        if older is None or older.processor != result.processor:
+            why = (f"measured on {result.processor}, before on {older.processor}" if older
                    else "there is no older file of this name")
-            print(f"{new.name} is not compared: {why}")
+            print(f"{result.name} is not compared: {why}")
             continue
-        was = {row.key: row for row in old.rows}
-        for row in new.rows:
+        was = {row.key: row for row in older.rows}
+        for row in result.rows:
             if row.key in was:
                 moved = change(was[row.key], row)
                 compared, worse = compared + 1, worse + (moved == WORSE)
                 if moved:
-                    rows.append([new.name, " / ".join(filter(None, row.key)),
-                                 was[row.key].value, row.value, moved])
+                    rows.append([result.name, row.label, was[row.key].value, row.value, moved])
+    count, lines = absent(olds, news)
+    if count:
+        print(f"rows of {old} that are not in {new}: {count}", *lines, sep="\n  ")
     if not compared:
         raise Refused("the new and the old results have no measurement in common")
     if rows:
         table(["file", "what", "before", "now", ""], rows)
     print(f"{worse} worse, {len(rows) - worse} better, of {compared} compared")
     return int(worse > 0)
+
+
+def absent(olds: Sequence[Result], news: Sequence[Result]) -> tuple[int, list[str]]:
+    """How many rows only the old results have, and a line of text for each file that had them."""
+    now = {result.name: {row.key for row in result.rows} for result in news}
+    count, lines = 0, []
+    for result in olds:
+        if result.name not in now:
+            count += len(result.rows)
+            lines.append(f"{result.name}: all {len(result.rows)}")
+        elif labels := [row.label for row in result.rows if row.key not in now[result.name]]:
+            count += len(labels)
+            more = f"; and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
+            lines.append(f"{result.name}: {'; '.join(labels[:NAMED])}{more}")
+    return count, lines
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
@@ -195,7 +239,8 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         if given.new or given.against:
             return _compared(root, given.new, given.against)
         results = root / "profiling/results"
-        machines = {folder: of_folder(folder) for folder in sorted(results.glob("*/"))}
+        machines = {folder: without_superseded(of_folder(folder))
+                    for folder in sorted(results.glob("*/"))}
         if not machines:
             raise Refused(f"{results} has no folder of results")
         for folder, found in machines.items():
@@ -219,12 +264,12 @@ def _compared(root: Path, new: Path | None, against: str | None) -> int:
         news = of_folder(place)
         committed = root / "profiling/results" / news[0].slug
         if against is None:
-            olds = of_folder(committed)
+            olds, old = of_folder(committed), "the committed results"
         elif Path(against).is_dir():
-            olds = of_folder(Path(against))
+            olds, old = of_folder(Path(against)), against
         else:
-            olds = of_revision(root, against, news[0].slug)
-        status = max(status, compare(olds, news))
+            olds, old = of_revision(root, against, news[0].slug), f"the results of {against}"
+        status = max(status, compare(olds, news, old, str(new or "the committed results")))
     return status
 
 

@@ -1,7 +1,11 @@
-"""Ratios as pictures: bars where there are few, a sorted curve where there are many."""
+"""Ratios as pictures: bars where there are few, a sorted curve where there are many.
+
+A picture's metadata has a digest of what it shows, so that one of other ratios is found.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,12 +26,22 @@ class Bar(NamedTuple):
     group: str = ""
 
 
-def picture(title: str, bars: Sequence[Bar], axis: str = "time / the peer's time") -> bytes:
+def picture(title: str, bars: Sequence[Bar]) -> bytes:
     """The PNG of these ratios."""
-    return _bars(title, bars, axis) if len(bars) <= MOST_BARS else _curve(title, bars, axis)
+    figure = _bars(title, bars) if len(bars) <= MOST_BARS else _curve(title, bars)
+    return _png(figure, _digest(title, bars))
 
 
-def _bars(title: str, bars: Sequence[Bar], axis: str) -> bytes:
+def shows(png: bytes, title: str, bars: Sequence[Bar]) -> bool:
+    """Whether a picture was made of these ratios; its metadata is text within the PNG."""
+    return b"Description\0" + _digest(title, bars).encode() in png
+
+
+def _digest(title: str, bars: Sequence[Bar]) -> str:
+    return hashlib.sha256(repr((title, list(bars))).encode()).hexdigest()
+
+
+def _bars(title: str, bars: Sequence[Bar]) -> Any:
     """Bars from 1.0 to each ratio, with quartiles and target."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -61,7 +75,7 @@ def _bars(title: str, bars: Sequence[Bar], axis: str) -> bytes:
     for label, line in zip(axes.get_yticklabels(), lines, strict=True):
         label.set_fontweight("bold" if isinstance(line, str) else "normal")
     axes.tick_params(axis="y", length=0)
-    _logarithmic(axes, "x", axis)
+    _logarithmic(axes, "x")
     axes.axvline(1, color=_INK, linewidth=1.2)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     handles = [Patch(facecolor=_QUICK, edgecolor=_INK, label="less than the peer"),
@@ -71,7 +85,7 @@ def _bars(title: str, bars: Sequence[Bar], axis: str) -> bytes:
         handles.append(Line2D([], [], marker="D", linestyle="", markerfacecolor="white",
                               markeredgecolor=_INK, markersize=5.5, label="target, at most"))
     figure.legend(handles=handles, loc="outside lower right", ncols=4, frameon=False, fontsize=8.5)
-    return _png(figure)
+    return figure
 
 
 def _lines(bars: Sequence[Bar]) -> list[Bar | str]:
@@ -86,7 +100,7 @@ def _lines(bars: Sequence[Bar]) -> list[Bar | str]:
     return found
 
 
-def _curve(title: str, bars: Sequence[Bar], axis: str) -> bytes:
+def _curve(title: str, bars: Sequence[Bar]) -> Any:
     """All ratios in order, the ends named."""
     figure, axes = _figure((11.5, 4.6))
     ordered = sorted(bars, key=lambda bar: bar.spread.median)
@@ -96,7 +110,7 @@ def _curve(title: str, bars: Sequence[Bar], axis: str) -> bytes:
     axes.plot(places, [bar.spread.median for bar in ordered], color=_QUICK, marker=".",
               markersize=4, linestyle="")
     axes.axhline(1, color=_INK, linewidth=1.2)
-    _logarithmic(axes, "y", axis)
+    _logarithmic(axes, "y")
     axes.set_xlabel(f"{len(ordered)} measurements, in order; bars are quartiles")
     below = sum(bar.spread.median <= 1 for bar in ordered)
     axes.set_title(f"{title}: {below} of {len(ordered)} at most 1", loc="left", fontsize=11)
@@ -105,14 +119,14 @@ def _curve(title: str, bars: Sequence[Bar], axis: str) -> bytes:
         lines = [f"{bar.spread.median:.2f}  {bar.group}\n          {bar.name}" for bar in some]
         axes.text(1.02, height, "\n".join([heading, *lines]), transform=axes.transAxes, va=side,
                   fontsize=8, linespacing=1.3)
-    return _png(figure)
+    return figure
 
 
-def _logarithmic(axes: Any, name: str, label: str) -> None:
+def _logarithmic(axes: Any, name: str) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     getattr(axes, f"set_{name}scale")("log")
-    getattr(axes, f"set_{name}label")(label)
+    getattr(axes, f"set_{name}label")("time / the peer's time")
     own = getattr(axes, f"{name}axis")
     first, last = own.get_view_interval()
     reach = last / first
@@ -136,11 +150,11 @@ def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _png(figure: Any) -> bytes:
+def _png(figure: Any, digest: str) -> bytes:
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # a name with dollars is no formula
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
+    figure.savefig(buffer, format="png", dpi=100, metadata={"Description": digest})
     return buffer.getvalue()

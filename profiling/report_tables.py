@@ -35,20 +35,41 @@ CHOSEN = {
                "32 tokens, 6 layers", "gtensor", "pytorch"),
         Chosen("training step of an MLP", "NumPy by hand", "ladder_overhead",
                "mlp step 256-512-512-10", "gtensor", "numpy by hand"),
-        Chosen("chain of 300 multiply-adds of 32 values, forward and backward", "PyTorch",
-               "ladder_overhead", "chain of 300 multiply-adds by numbers, forward and backward",
+        Chosen("chain of 300 multiply-adds by Python numbers, with backward", "PyTorch",
+               "ladder_overhead",
+               "chain of 300 multiply-adds by numbers, forward and backward",
                "gtensor", "pytorch"),
-        Chosen("the same chain", "HIPS autograd", "ladder_overhead",
+        Chosen("the same chain by numbers", "HIPS autograd", "ladder_overhead",
                "chain of 300 multiply-adds by numbers, forward and backward",
                "gtensor", "autograd"),
+        Chosen("the same chain by tensors", "PyTorch", "ladder_overhead",
+               "chain of 300 multiply-adds by tensors, forward and backward",
+               "gtensor", "pytorch"),
         Chosen("gradients of an MLP for each of 16 examples, at once", "`torch.func`",
                "ladder_autodiff", "mlp: gradients per example, 16", "at once", "torch.func"),
-        Chosen("loading a checkpoint of 1 GB", "safetensors", "ladder_checkpoint",
+        Chosen("gradients of a chain for each of 16 examples, at once", "`torch.func`",
+               "ladder_autodiff", "chain: gradients per example, 16", "at once", "torch.func"),
+        Chosen("20 convolutions, batch norms in place and leaky ReLUs, with backward", "PyTorch",
+               "ladder_abn",
+               "depth 20, leaky_relu, float32: forward and backward of (4, 16, 32, 32)",
+               "InPlaceABN", "pytorch"),
+        Chosen("the same with ReLUs", "PyTorch", "ladder_abn",
+               "depth 20, relu, float32: forward and backward of (4, 16, 32, 32)",
+               "InPlaceABN", "pytorch"),
+        Chosen("loading 1 GB in 96 tensors, page cache warm, 2 threads",
+               "safetensors, 1 thread", "ladder_checkpoint",
                "load 0.984 GB in 96 tensors, page cache warm", "gtensor", "safetensors"),
-        Chosen("saving it, synced", "safetensors and fsync", "ladder_checkpoint",
+        Chosen("loading 22 MB in 20,000 tensors, page cache warm, 2 threads",
+               "safetensors, 1 thread", "ladder_checkpoint",
+               "load 0.0219 GB in 20000 tensors, page cache warm", "gtensor", "safetensors"),
+        Chosen("saving 1 GB, synced", "safetensors and fsync", "ladder_checkpoint",
                "save 0.984 GB", "gtensor", "safetensors and fsync"),
-        Chosen("an allocation of cached memory and its free", "-", "ladder_allocator",
-               "malloc + free of a cached block, arena, handed on"),
+        Chosen("an allocation of cached memory and its free, the size the same each time", "-",
+               "ladder_allocator", "malloc + free of a cached block, arena, handed on"),
+        Chosen("the same, two sizes in turn, as in a loop", "-", "ladder_allocator",
+               "malloc + free of a cached block, arena, whole"),
+        Chosen("elementwise and reduction ops, each at two sizes: how many miss their target",
+               "NumPy", "ladder_ops", "ops over the target"),
     ),
     "memory": (
         Chosen("saved for backward by 20 batch norms, in place", "out of place", "ladder_abn",
@@ -56,9 +77,14 @@ CHOSEN = {
         Chosen("saved for backward by a step of a GPT", "PyTorch", "ladder_blocks",
                "saved bytes over PyTorch's"),
         Chosen("reserved by the arena in a Transformer's steps", "live at the peak",
-               "ladder_allocator", "transformer, online, virtual, reserved / peak live"),
+               "ladder_allocator", "transformer, online, cudamalloc, reserved / peak live"),
+        Chosen("reserved by it in steps of the digits network", "live at the peak",
+               "ladder_allocator", "digits, online, cudamalloc, reserved / peak live"),
+        Chosen("reserved by it for blocks of random sizes", "live at the peak",
+               "ladder_allocator", "random, online, cudamalloc, reserved / peak live"),
     ),
 }
+PICTURED = "cpu-2core"  # the machine of the gallery's picture of speed
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -78,8 +104,10 @@ def chosen_table(name: str, results: Sequence[Result], folder: str) -> str:
         result, row, missing = find(chosen, results)
         source = f"[`{result.name}`]({folder}{result.slug}/{result.name})" if result else "-"
         rows.append([chosen.what, chosen.against, *((row.value, row.judged) if row else
-                                                    (missing, "")), source])
-    return markdown(["what", "against", "measured", "target, at most", "file"], rows)
+                                                    (missing, "")),
+                     *((result.processor, result.date[:10]) if result else ("-", "-")), source])
+    return markdown(["what", "against", "measured", "target, at most", "processor", "date",
+                     "file"], rows)
 
 
 def find(chosen: Chosen, results: Sequence[Result]) -> tuple[Result | None, Row | None, str]:
@@ -123,8 +151,14 @@ def report(results: Sequence[Result]) -> str:
         rows = [[row.what, f"{row.rung} / {row.peer}" if row.rung else "", row.value, row.judged]
                 for row in result.rows]
         cells = markdown(["what", "ratio of", "measured", "target, at most"], rows)
-        parts.append(cells if len(rows) <= FOLDED else
-                     f"<details><summary>{len(rows)} rows</summary>\n\n{cells}\n\n</details>")
+        if rows:
+            parts.append(cells if len(rows) <= FOLDED else f"<details><summary>{len(rows)} rows"
+                         f"</summary>\n\n{cells}\n\n</details>")
+        if result.superseded:
+            places = ", ".join(f"{count} in [{name}](#{name.replace('.', '')})"
+                               for name, count in result.superseded.items())
+            parts.append("Rows left out, which newer files have: "
+                         f"{sum(result.superseded.values())} ({places}).")
         parts += [f"{name}: {note}." for name, notes in result.notes.items() for note in notes]
     return "\n\n".join(parts) + "\n"
 
@@ -149,8 +183,10 @@ def picture_name(result: Result) -> str:
     return Path(result.name).with_suffix(".png").name
 
 
-def chosen_bars(name: str, results: Sequence[Result]) -> list[Bar]:
-    """The ratios of a README's table that were measured, for a picture."""
-    found = ((chosen, find(chosen, results)[1]) for chosen in CHOSEN[name])
-    return [Bar(f"{chosen.what}, against {chosen.against.strip('`')}", row.spread, row.target)
-            for chosen, row in found if row and row.rung]
+def speed_picture(results: Sequence[Result]) -> tuple[str, list[Bar]]:
+    """Title and bars of the gallery's picture: the measured ratios of the README's `speed`."""
+    shown = [result for result in results if result.slug == PICTURED]
+    found = ((chosen, find(chosen, shown)[1]) for chosen in CHOSEN["speed"])
+    return "gtensor's time over its peer's, on two cores", [
+        Bar(f"{chosen.what}, against {chosen.against.strip('`')}", row.spread, row.target)
+        for chosen, row in found if row and row.rung]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
-from math import isfinite
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import isclose, isfinite
 from pathlib import Path
+from statistics import StatisticsError
 from typing import Any
 
 from ladder import Spread
@@ -45,6 +47,11 @@ class Row:
         return self.what, self.rung, self.peer
 
     @property
+    def label(self) -> str:
+        """What it is of, in one line."""
+        return " / ".join(filter(None, self.key))
+
+    @property
     def value(self) -> str:
         """A ratio with its quartiles, or a figure with its unit."""
         return spread_text(self.spread) if self.rung else number(self.spread.median, self.unit)
@@ -61,7 +68,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """A result file. `notes` are of each ladder: what was left out, and why."""
+    """A result file. `notes` are of each ladder: what was left out, and why.
+
+    `superseded` counts the rows left out because a newer file, by its name, has them.
+    """
 
     name: str  # of the file
     program: str
@@ -75,6 +85,7 @@ class Result:
     conditions: str  # rounds, threads, clocks
     rows: tuple[Row, ...]
     notes: dict[str, tuple[str, ...]]
+    superseded: dict[str, int] = field(default_factory=dict)
 
 
 def parsed(name: str, text: bytes | bytearray) -> Result:
@@ -108,15 +119,33 @@ def parsed(name: str, text: bytes | bytearray) -> Result:
 def _ratios(ladders: list[Facts]) -> Iterator[Row]:
     for ladder in ladders:
         what = ladder.text("name")
+        rungs = ladder.each("rungs", f"a rung of {what!r}")
+        samples = {rung.text("name"): rung.many("samples", ()) for rung in rungs}
         for ratio in ladder.each("ratios", f"a ratio of {what!r}"):
-            met = ratio.found.get("met")
-            yield Row(what, ratio.text("rung"), ratio.text("peer"), _spread(ratio), "",
+            met, spread = ratio.found.get("met"), _spread(ratio)
+            row = Row(what, ratio.text("rung"), ratio.text("peer"), spread, "",
                       _maybe(ratio, "target"), _maybe(ratio, "beside"),
                       None if met is None else ratio.flag("met"))
-        for rung in ladder.each("rungs", f"a rung of {what!r}"):
+            own, peers = samples.get(row.rung), samples.get(row.peer)
+            if own and peers:
+                again = _of_samples(row, own, peers)
+                if not all(map(isclose, again.json().values(), spread.json().values())):
+                    raise ValueError(f"{row.label} is {spread_text(spread)}, but its samples say "
+                                     f"{spread_text(again)}")
+            yield row
+        for rung in rungs:
             if rung.found.get("above_floor"):
                 above = Facts("'above_floor'", rung.inner("above_floor"))
                 yield Row(what, rung.text("name"), FLOOR, _spread(above))
+
+
+def _of_samples(row: Row, own: Sequence[Any], peers: Sequence[Any]) -> Spread:
+    """The ratio, formed within each round."""
+    try:
+        return Spread.of([a / b for a, b in zip(own, peers, strict=True)])
+    except (TypeError, ZeroDivisionError, ValueError, StatisticsError):
+        raise ValueError(f"{row.label} has samples that form no ratio, wanted as many positive "
+                         "numbers of both") from None
 
 
 def _figure(figure: Facts) -> Row:
@@ -185,6 +214,22 @@ def _of_one_machine(found: list[Result], place: str) -> list[Result]:
         if result.slug != found[0].slug:
             raise Refused(f"{place} mixes results of different machines: {found[0].name} is of "
                           f"{found[0].slug}, {result.name} of {result.slug}")
+    return found
+
+
+def without_superseded(results: Sequence[Result]) -> list[Result]:
+    """A machine's results, each row only in the newest file of its program and device."""
+    newest: dict[tuple[str, str, tuple[str, str, str]], Result] = {}
+    for result in sorted(results, key=lambda result: result.date):
+        newest |= {(result.program, result.device, row.key): result for row in result.rows}
+    found = []
+    for result in results:
+        homes = [newest[result.program, result.device, row.key] for row in result.rows]
+        found.append(replace(
+            result,
+            rows=tuple(row for row, home in zip(result.rows, homes, strict=True)
+                       if home is result),
+            superseded=dict(Counter(home.name for home in homes if home is not result))))
     return found
 
 

@@ -57,6 +57,7 @@ def root(tmp_path: Path) -> Path:
     put(tmp_path / "profiling/results/cpu-2core", result(ratio(1.12, target=1.3)))
     (tmp_path / "README.md").write_text(README)
     (tmp_path / "profiling/README.md").write_text(INDEX)
+    (tmp_path / "docs/gallery").mkdir(parents=True)
     return tmp_path
 
 
@@ -92,6 +93,7 @@ def test_tables_are_written_between_their_markers(
     assert report.main([], root) == 0
     text = (root / "README.md").read_text()
     assert ("| training step of a GPT with 6 layers | PyTorch | 1.120 (1.098 .. 1.142) | 1.3: met "
+            "| A processor | 2026-01-02 "
             "| [`ladder_blocks.json`](profiling/results/cpu-2core/ladder_blocks.json) |") in text
     assert "old" not in text and text.endswith("<!-- end -->\n\nProse.\n")
     assert "| cpu-2core | 2026-01-02 | A processor | 1 of 1 |" in (
@@ -113,9 +115,10 @@ def test_absent_peers_and_machines_are_rows_that_say_so() -> None:
         notes=("gtensor uses 2 threads", "left out: torch is not installed"))).encode())
     table = chosen_table("speed", [left_out], "results/")
     first, gpu, token = table.splitlines()[2:5]
-    assert "| not measured: torch is not installed |  | [`ladder_blocks.json`]" in first
-    assert gpu.endswith("| not measured: needs a GPU |  | - |")
-    assert token.endswith("| not measured |  | - |")
+    assert ("| not measured: torch is not installed |  | A processor | 2026-01-02 "
+            "| [`ladder_blocks.json`]") in first
+    assert gpu.endswith("| not measured: needs a GPU |  | - | - | - |")
+    assert token.endswith("| not measured |  | - | - | - |")
 
 
 def test_the_newest_result_with_the_row_is_shown() -> None:
@@ -125,6 +128,22 @@ def test_the_newest_result_with_the_row_is_shown() -> None:
         ("2026-01-04", ratio(1.0, peer="numpy")))]
     found, row, _ = find(chosen, results)
     assert found is results[1] and row is not None and row.spread.median == 1.5
+
+
+def test_a_row_that_a_newer_file_has_is_left_out_of_the_older_one(root: Path) -> None:
+    folder = root / "profiling/results/cpu-2core"
+    six = [ratio(3.0, peer=f"peer {i}") for i in range(6)]
+    put(folder, result(ratio(2.0, target=1.5), *six, date="2026-01-01"), "ladder_blocks.json")
+    put(folder, result(ratio(1.4, target=1.5), date="2026-01-03"), "ladder_blocks-step.json")
+    put(folder, result(ratio(9.0), date="2026-01-04", program="ladder_abn"), "ladder_abn.json")
+    report.main([], root)
+    newer, older = (folder / "report.md").read_text().split("## ladder_blocks.json")
+    assert "gtensor / peer 5 | 3.000" in older and "gtensor / pytorch" not in older
+    assert ("Rows left out, which newer files have: 1 (1 in "
+            "[ladder_blocks-step.json](#ladder_blocks-stepjson)).") in older
+    assert "gtensor / pytorch | 1.400" in newer and "gtensor / pytorch | 9.000" in newer
+    index = (root / "profiling/README.md").read_text()
+    assert index.count("| 0 of 0 |") == 2 and "| 1 of 1 |" in index  # nor is it counted
 
 
 def test_missed_targets_and_bars_in_names() -> None:
@@ -163,8 +182,9 @@ def written(root: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 @pytest.mark.parametrize(("name", "old", "new", "told"), [
     ("README.md", "1.120", "1.020", "README.md, line 6: not what the results say"),
     ("README.md", "Prose.", "It is 1.3 x PyTorch.",
-     "README.md, line 18: '1.3 x PyTorch' is typed by hand"),
+     "README.md, line 25: '1.3 x PyTorch' is typed by hand"),
     ("README.md", "Prose.", "An op takes 2.5 us.", "'2.5 us' is typed by hand"),
+    ("README.md", "Prose.", "A target is 1.5 + 1 us, or 2 us.", "'2 us' is typed by hand"),
     ("profiling/results/cpu-2core/report.md", "5 rounds", "50 rounds",
      "report.md, line 7: not what the results say"),
 ])
@@ -193,6 +213,27 @@ def test_a_missing_picture_is_found(root: Path, capsys: pytest.CaptureFixture[st
     capsys.readouterr()
     assert report.main(["--check"], root) == 1
     assert capsys.readouterr().out.startswith("profiling/results/cpu-2core/ladder_blocks.png is ")
+
+
+@pytest.mark.parametrize("stale", [
+    "docs/gallery/speed.png", "profiling/results/cpu-2core/ladder_blocks.png"])
+def test_a_picture_of_other_ratios_is_found(
+    root: Path, capsys: pytest.CaptureFixture[str], stale: str
+) -> None:
+    """The planted fault: the picture, and nothing else, is that of another measurement."""
+    folder = root / "profiling/results/cpu-2core"
+    others = [ratio(1.1, peer=str(i)) for i in range(6)]
+    put(folder, result(ratio(1.34), *others))
+    report.main([], root)
+    old = (root / stale).read_bytes()
+    put(folder, result(ratio(1.36), *others))
+    report.main([], root)
+    assert report.main(["--check"], root) == 0
+    (root / stale).write_bytes(old)
+    capsys.readouterr()
+    assert report.main(["--check"], root) == 1
+    assert capsys.readouterr().out == (
+        f"{stale} shows other ratios than the results have; run python profiling/report.py\n")
 
 
 # -- comparisons -----------------------------------------------------------------------------------
@@ -243,6 +284,22 @@ def test_a_figure_is_worse_only_beyond_its_target(
     assert report.main(["--new", str(new)], root) == status
 
 
+def test_rows_that_only_the_committed_results_have_are_named(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = root / "profiling/results/cpu-2core"
+    put(folder, result(ratio(1.1), *(ratio(1.1, peer=f"peer {i}") for i in range(4))))
+    put(folder, result(figures=(figure(0.7),)), "ladder_other.json")
+    new = put(tmp_path / "new", result(ratio(1.1)))
+    assert report.main(["--new", str(new)], root) == 0
+    step = "GPT step, 6 layers / gtensor / peer"
+    assert capsys.readouterr().out == (
+        f"rows of the committed results that are not in {new}: 5\n"
+        f"  ladder_blocks.json: {step} 0; {step} 1; {step} 2; and 1 more\n"
+        "  ladder_other.json: all 1\n"
+        "0 worse, 0 better, of 1 compared\n")
+
+
 def test_results_are_compared_with_a_revision(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -278,7 +335,22 @@ def test_another_processor_is_named_and_not_compared(
 WHOLE = json.dumps(result(ratio(1.0)))
 
 
+def sampled(*own: float) -> str:
+    """A result whose ratio is 1.0, with these samples of gtensor and 1.0 of its peer."""
+    document = result(ratio(1.0, 0))
+    document["ladders"][0]["rungs"] = [
+        {"name": "gtensor", "samples": own}, {"name": "pytorch", "samples": [1.0] * 3}]
+    return json.dumps(document)
+
+
+def test_samples_that_say_the_ratio_are_taken() -> None:
+    assert parsed("a.json", sampled(1.0, 1.0, 1.0).encode()).rows[0].spread.median == 1.0
+
+
 @pytest.mark.parametrize(("text", "told"), [
+    (sampled(2.0, 2.0, 2.0), "GPT step, 6 layers / gtensor / pytorch is 1.000 (1.000 .. 1.000), "
+                             "but its samples say 2.000"),
+    (sampled(1.0, 1.0), "wanted as many positive numbers of both"),
     (WHOLE[:-40], "is no result of a ladder program: Unterminated string"),
     ("", "is no result of a ladder program"),
     ("[" * 9999, "is no result of a ladder program"),
