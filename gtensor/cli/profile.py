@@ -8,7 +8,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from shutil import get_terminal_size
@@ -19,7 +19,7 @@ from gtensor.cli.recipes import recipe_parser
 from gtensor.profiler import Profile, ProfileError, compare, profile
 from gtensor.profiler.nsys import STEPS
 from gtensor.profiler.steps import parsed
-from gtensor.profiler.table import GROUPS, ORDERS
+from gtensor.profiler.table import GROUPS, ORDERS, steps_of
 from gtensor.settings import settings
 from gtensor.train import recipe_of
 from gtensor.train.errors import UserError, require, told_to_user
@@ -62,7 +62,11 @@ def add_profile(commands: Any) -> None:
   gtensor profile before                              # shows it again
   gtensor profile --compare before after
   gtensor profile --nsys -- python train.py           # under Nsight Systems, see docs/nsys.md
-  gtensor profile session.sqlite                      # an export of Nsight Systems""")
+  gtensor profile session.sqlite                      # an export of Nsight Systems
+
+columns: "% copy" is bytes read and written per second, in percent of a copy's on this machine,
+"% gemm" operations per second, in percent of a float32 matrix product's. A wider terminal shows
+more of them.""")
     how = made.add_mutually_exclusive_group()
     how.add_argument("--recipe", action="store_true", help="profile a recipe: its name and its "
                      "options follow; no checkpoint is written")
@@ -111,27 +115,39 @@ def profile_command(given: argparse.Namespace) -> int:
     require("rich", "rich", "gtensor profile")
     table = partial(Profile.table, sort_by=given.sort, group_by=given.by, most=given.most)
     if given.compare:
-        before, after = _both(words)
+        before, after = map(_load, _files(words, 2))
         print(compare(before, after, given.by, given.most, get_terminal_size().columns), flush=True)
         return 0
     target = Path(words[0])
     if not given.recipe and not given.module and target.suffix in (".sqlite", ".db"):
         from gtensor.cli.nsys import show
 
+        _files(words, 1)
         return show(target, given.most)
     if not given.recipe and not given.module and _is_saved(target):
+        _files(words, 1)
         print(table(_load(target)), flush=True)
         return 0
     require("matplotlib", "matplotlib", "gtensor profile")
     folder = given.out or Path("runs") / f"profile-{target.stem}"
     program = _recipe(words, given.steps) if given.recipe else (
         _program(words, given.module, given.steps))
-    make_folder(folder)
+    is_new = not folder.exists()
+    make_folder(folder, _SAVED)
     found, status = program()
     if not found.spans:
+        if is_new:
+            with suppress(OSError):  # the program has written there
+                folder.rmdir()
         where = f" after {given.steps[0]} updates of an optimizer" if given.steps else ""
-        raise UserError(f"no op of gtensor ran in {words[0]}{where}, so there is no profile")
+        why = f"no op of gtensor ran in {words[0]}{where}, so there is no profile"
+        if not status:
+            raise UserError(why)
+        print(f"gtensor: {why}", file=sys.stderr)
+        return status
     print(table(found))
+    if given.steps and (steps := steps_of(found.spans)) < given.steps[1]:
+        print(f"The program ended after {steps} of the {given.steps[1]} steps to be measured.")
     with told_to_user():
         for name, write in _VIEWS.items():
             write(found, folder / name)
@@ -155,6 +171,9 @@ def _program(words: Sequence[str], is_module: bool, steps: tuple[int, int] | Non
         if not Path(name).exists():
             raise UserError(f"there is no script {name}; wanted a Python program, or the options "
                             "of gtensor profile in front of it")
+        if Path(name).is_dir() and not Path(name, "__main__.py").exists():
+            raise UserError(f"{name} is a folder without {_SAVED} or __main__.py; wanted one of a "
+                            "profile, or a program")
         start = partial(runpy.run_path, name, run_name="__main__")
     place = str(Path.cwd() if is_module else Path(name).resolve().parent)
 
@@ -262,6 +281,14 @@ def _is_saved(path: Path) -> bool:
     return path.suffix == ".json" or (path / _SAVED).exists()
 
 
+def _files(words: Sequence[str], count: int) -> list[Path]:
+    """The words as so many files. UserError for more or fewer."""
+    if len(words) != count:
+        wanted = "two profiles, before and after" if count == 2 else "one file"
+        raise UserError(f"{' '.join(words)} given; wanted {wanted}, and options in front of it")
+    return [*map(Path, words)]
+
+
 def _load(path: Path) -> Profile:
     """A profile that was saved, by its file or the folder of it. UserError if there is none."""
     try:
@@ -269,9 +296,3 @@ def _load(path: Path) -> Profile:
             return Profile.load(path / _SAVED if path.is_dir() else path)
     except ProfileError as error:
         raise UserError(str(error)) from error
-
-
-def _both(words: Sequence[str]) -> tuple[Profile, Profile]:
-    if len(words) != 2:
-        raise UserError(f"{len(words)} profiles were given; wanted two, before and after")
-    return _load(Path(words[0])), _load(Path(words[1]))

@@ -1,5 +1,7 @@
 """Listeners of the event bus: a profile, ranges for Nsight Systems, a line per op.
 
+Each is a block:
+
     with gt.profiler.profile() as p:
         train_step()
     print(p)                             # by op; p.table(group_by="module"), group_by="line"
@@ -49,13 +51,16 @@ def profile(steps: tuple[int, int] | None = None) -> Iterator[Profile]:
             fill the arena. A step ends with the update of an optimizer. A block of no more than
             `first` steps gives an empty profile. None measures the whole block.
 
-    Raises ValueError unless `first` is an integer of at least 0 and `count` of at least 1.
+    Raises ValueError unless `first` is an integer of at least 0 and `count` of at least 1. The
+    profile raises ProfileError if it is read within the block.
     """
     found = recorder()
-    if steps is None:
-        with found.measuring():
-            yield Profile(found.recorded)
-        return
-    with ExitStack() as window, listen(Steps(
-            *steps, lambda: window.enter_context(found.measuring()), window.close)):
-        yield Profile(found.recorded)
+    profiled = Profile(found.recorded)
+    with found.block():
+        if steps is None:
+            with found.measuring():
+                yield profiled
+            return
+        with ExitStack() as window, listen(Steps(
+                steps, lambda: window.enter_context(found.measuring()), window.close)):
+            yield profiled

@@ -35,7 +35,7 @@ def start(first: int, count: int) -> None:
         bus.remove(registered)
 
     if nvtx.attached():
-        registered = Registered(Steps(first, count, begin, end))
+        registered = Registered(Steps((first, count), begin, end))
         bus.add(registered)
     else:
         print("gtensor: no range of steps will be captured: no profiler takes NVTX ranges",

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gtensor.profiler.table import Row, drawn, name_text, new_grid, require_rich, rows, time_text
+from gtensor.profiler.table import (
+    Row,
+    drawn,
+    name_text,
+    new_grid,
+    of_steps,
+    require_rich,
+    rows,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from gtensor.profiler.profiles import Profile
@@ -51,4 +60,5 @@ def _title(found: Sequence[tuple[Row, Row]], before: Profile, after: Profile) ->
     devices = [str(p.machine.get("device", "?")) for p in (before, after)]
     note = "" if devices[0] == devices[1] else f" ({devices[0]} against {devices[1]})"
     ratio = f", {second / first:.2f}x" if first else ""
-    return f"All ops: {time_text(first)} before, {time_text(second)} after{ratio}{note}"
+    return (f"All ops: {time_text(first)}{of_steps(before.spans)} before, {time_text(second)}"
+            f"{of_steps(after.spans)} after{ratio}{note}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _PHASES = {"forward": "#4c86c6", "backward": "#d9822b", "update": "#3f9b6b"}
 _MODULE, _INK, _SOFT = "#dfe5ec", "#20242a", "#6b7280"
 _LEAST = 0.004  # of the width; narrower boxes would be lines
+_LETTER = 0.0068  # of the width, of a name in a box
 _LEAST_TIME = 1e-3  # of all ops' time
 
 
@@ -66,14 +68,18 @@ def flame(recorded: Recorded) -> bytes:
                   linewidth=0.8)
         title = name.removesuffix(".")
         share = f"{title}  {time_text(box.seconds)}, {100 * width:.0f} %"
-        for text in (share, title):
-            if 0.0068 * len(text) < width:
-                axes.text(left + 0.003, -level, text, va="center", fontsize=8.5, clip_on=True,
-                          color=_INK if box.colour == _MODULE else "white")
-                break
+        fits = int(width / _LETTER)
+        text = share if len(share) <= fits else title if len(title) <= fits else (
+            title[:fits - 1] + "…" if fits > 2 else "")
+        axes.text(left + 0.003, -level, text, va="center", fontsize=8.5, clip_on=True,
+                  color=_INK if box.colour == _MODULE else "white")
     axes.set_xlim(0, 1)
     axes.set_ylim(-levels + 0.45, 0.6)
     axes.axis("off")
+    for phase, colour in _PHASES.items():
+        axes.bar(0, 0, color=colour, label=phase)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=9,
+                borderaxespad=0)
     axes.set_title(_title(recorded, "Time by phase, module and op"), loc="left", fontsize=11)
     return _png(figure)
 
@@ -101,30 +107,17 @@ def roofline(recorded: Recorded, most: int = 12) -> bytes:
     total = sum(row.time for row in found) or 1.0
     found = [row for row in found if row.time >= _LEAST_TIME * total]
     figure, axes = _figure((9, 6))
-    notes = []
     intensity = [row.flops / row.moved for row in found]
     low, high = min([0.03, *intensity]) / 2, max([100.0, *intensity]) * 2
-    if bandwidth and peak:
-        knee = peak / bandwidth
-        axes.plot([low, knee, max(high, 2 * knee)], [low * bandwidth, peak, peak], color=_INK,
-                  linewidth=1.4)
-        notes.append(axes.annotate(
-            f"copy: {quantity(bandwidth)}B/s", (3 * low, 3 * low * bandwidth), (8, -14),
-            textcoords="offset points", fontsize=9, color=_SOFT))
-        notes.append(axes.text(
-            max(high, 2 * knee) / 1.1, peak * 1.12,
-            f"float32 matrix product: {quantity(peak)}FLOP/s", fontsize=9, color=_SOFT, ha="right"))
-        high = max(high, 2 * knee)
+    high = max(high, 2 * peak / bandwidth) if bandwidth and peak else high
+    rates = [row.flops / row.time for row in found]
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(low, high)
-    rates = [row.flops / row.time for row in found]
     axes.set_ylim(min([1e6, *rates]) / 3, max([peak or 1e9, *rates]) * 3)
     areas = [30 + 900 * row.time / total for row in found]  # square points
     axes.scatter(intensity, rates, s=areas, alpha=0.75, linewidths=0,
-                 color=[_PHASES.get(row.name.split()[-1], _SOFT) for row in found])
-    _label(figure, axes, [(row.name, *place) for row, place in zip(
-        found[:most], zip(intensity, rates, areas, strict=True), strict=False)], notes)
+                 color=[_colour(row.name) for row in found])
     axes.set_xlabel("operations per byte, by the ops' definitions")
     axes.set_ylabel("operations per second")
     for name, colour in _PHASES.items():
@@ -133,7 +126,29 @@ def roofline(recorded: Recorded, most: int = 12) -> bytes:
     axes.grid(True, which="major", color="#ececef")
     axes.set_axisbelow(True)
     axes.set_title(_title(recorded, "Ops under this machine's ceilings"), loc="left", fontsize=11)
+    figure.draw_without_rendering()  # from here on the layout is known
+    notes = _roof(axes, bandwidth, peak) if bandwidth and peak else []
+    _label(figure, axes, [(row.name, *place) for row, place in zip(
+        found[:most], zip(intensity, rates, areas, strict=True), strict=False)], notes)
     return _png(figure)
+
+
+def _roof(axes: Any, bandwidth: float, peak: float) -> list[Any]:
+    """Draw the ceilings and what they are; the texts."""
+    (low, high), knee = axes.get_xlim(), peak / bandwidth
+    axes.plot([low, knee, high], [low * bandwidth, peak, peak], color=_INK, linewidth=1.4)
+    (x0, y0), (x1, y1) = axes.transData.transform([(low, low * bandwidth), (knee, peak)])
+    return [
+        axes.text(2 * low, 2.6 * low * bandwidth, f"copy: {quantity(bandwidth)}B/s", fontsize=9,
+                  rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor",
+                  color=_SOFT),
+        axes.text(high / 1.1, peak * 1.12, f"float32 matrix product: {quantity(peak)}FLOP/s",
+                  fontsize=9, color=_SOFT, ha="right")]
+
+
+def _colour(name: str) -> str:
+    """Of an op and its phase."""
+    return _PHASES.get(name.split()[-1], _SOFT)
 
 
 def _label(figure: Any, axes: Any, points: list[tuple[str, float, float, float]],
@@ -141,7 +156,6 @@ def _label(figure: Any, axes: Any, points: list[tuple[str, float, float, float]]
     """Names beside points (x, y, area), each where it first covers no text or point; else none."""
     from matplotlib.transforms import Bbox
 
-    figure.draw_without_rendering()
     renderer, pixel = figure.canvas.get_renderer(), figure.dpi / 72
     taken = [note.get_window_extent(renderer) for note in notes]
     for _, x, y, area in points:
@@ -152,7 +166,7 @@ def _label(figure: Any, axes: Any, points: list[tuple[str, float, float, float]]
         for dx, dy in ((13, 5), (13, -13), (-13, 5), (-13, -13), (13, 18), (13, -26), (-13, 18),
                        (-13, -26)):
             text = axes.annotate(name, (x, y), (dx, dy), textcoords="offset points", fontsize=8,
-                                 ha="left" if dx > 0 else "right", color=_INK)
+                                 ha="left" if dx > 0 else "right", color=_colour(name))
             box = text.get_window_extent(renderer)
             if not any(box.overlaps(other) for other in taken) and (
                     bounds.x0 <= box.x0 and box.x1 <= bounds.x1):

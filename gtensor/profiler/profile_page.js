@@ -177,7 +177,7 @@ function choose(i) {
   draw();
 }
 const HEADS = { name: "", calls: "calls", time: onGpu ? "GPU" : "host", share: "%", launches: "launches", moved: "moved", rate: "B/s", work: "FLOP/s", blocks: "blocks" };
-const KEYS = { op: i => label(i), module: i => T[module[i]] || "(outside modules)", line: i => T[line[i]] || "(unknown)" };
+const KEYS = { op: i => label(i), phase: i => T[phase[i]], module: i => T[module[i]] || "(outside modules)", line: i => T[line[i]] || "(unknown)" };
 let table = [];
 function gather() {
   const found = new Map(), key = KEYS[group];

@@ -25,7 +25,10 @@ class Profile:
 
     @cached_property
     def recorded(self) -> Recorded:
-        """The data, computed when it is first asked for; that waits for the GPUs' work."""
+        """The data, computed when it is first asked for; that waits for the GPUs' work.
+
+        Raises ProfileError within the block that is measured.
+        """
         return self._read()
 
     @property
@@ -61,7 +64,8 @@ class Profile:
             group_by: "op", "module", "phase" or "line" (of the user's code).
             most: rows.
 
-        Raises ValueError for another order or group, ModuleNotFoundError without rich.
+        Raises ValueError for another order or group, or without rows; ModuleNotFoundError without
+        rich.
         """
         from gtensor.profiler import table
 
@@ -70,6 +74,11 @@ class Profile:
 
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        if "recorded" not in self.__dict__:  # to read it may wait for a GPU
+            return "<Profile, not read yet>"
+        return f"<Profile of {len(self.spans):,} spans in {self.seconds:.3g} s>"
 
     def chrome_trace(self, path: str | PathLike[str]) -> None:
         """Write a trace for https://ui.perfetto.dev or chrome://tracing: `.json`, or `.json.gz`.

@@ -23,7 +23,7 @@ from gtensor.backend.timing import launches, mark, seconds_between
 from gtensor.engine.tensor import Tensor
 from gtensor.profiler.machine import machine
 from gtensor.profiler.open_events import Open
-from gtensor.profiler.spans import Recorded, Span
+from gtensor.profiler.spans import ProfileError, Recorded, Span
 from gtensor.profiler.work import NOTHING, PathWork, Work, path_work, rule_work
 from gtensor.system.bus import (
     MemoryEvent,
@@ -94,11 +94,21 @@ class Recorder:
         _ = self._here.notes  # so that this thread is number 0
         self._open: Open[Any] = Open()
         self._first: dict[Device, Any] = {}  # a GPU's first mark
+        self._within = False  # the block
         self._start = self._end = perf_counter_ns()
 
     @contextmanager
+    def block(self) -> Iterator[None]:
+        """The block of a profile, within which it cannot be read."""
+        self._within = True
+        try:
+            yield
+        finally:
+            self._within = False
+
+    @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Measure the block."""
+        """Measure the block, or a part of it."""
         self._start = perf_counter_ns()
         try:
             with listen(self):
@@ -179,7 +189,12 @@ class Recorder:
     # -- reading -----------------------------------------------------------------------------------
 
     def recorded(self) -> Recorded:
-        """What was noted; waits for the work that GPUs were given in the block."""
+        """What was noted; waits for the work that GPUs were given in the block.
+
+        Raises ProfileError within the block.
+        """
+        if self._within:
+            raise ProfileError("the profile was read within its block; wanted after the block")
         found = sorted(
             ((row, sizes, notes) for notes in [*self._threads] for row, sizes in _rows(notes.rows)),
             key=lambda one: (one[0].begin, -one[0].end))

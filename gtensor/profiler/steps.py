@@ -14,17 +14,19 @@ class Steps:
     A step ends with the update of an optimizer; those of all threads count.
 
     Args:
-        first: steps before; with 0 `begin` is called at once.
-        count: steps between `begin` and `end`.
+        steps: (first, count): those before `begin`, which is called at once for 0, and those
+            between `begin` and `end`.
 
     Raises ValueError unless `first` is an integer of at least 0 and `count` of at least 1.
     """
 
-    def __init__(self, first: int, count: int, begin: Callable[[], object],
+    def __init__(self, steps: tuple[int, int], begin: Callable[[], object],
                  end: Callable[[], object]) -> None:
-        if type(first) is not int or type(count) is not int or first < 0 or count < 1:
-            raise ValueError(f"steps=({first!r}, {count!r}) was given; wanted (first, count), "
-                             "integers of at least 0 and 1")
+        if (not isinstance(steps, tuple) or [type(number) for number in steps] != [int, int]
+                or steps[0] < 0 or steps[1] < 1):
+            raise ValueError(f"steps={steps!r} was given; wanted (first, count), integers of at "
+                             "least 0 and 1")
+        first, count = steps
         self._next = itertools.count(1).__next__  # one call of C, so that threads count right
         self._calls = {first: begin, first + count: end}
         if first == 0:

@@ -91,13 +91,15 @@ def rows(spans: Sequence[Span], group_by: str = "op", sort_by: str = "time") -> 
 
 def table(recorded: Recorded, sort_by: str, group_by: str, most: int, width: int) -> str:
     """See `Profile.table`."""
+    if most < 1:
+        raise ValueError(f"most={most!r} was given; wanted 1 or more rows")
     found = rows(recorded.spans, group_by, sort_by)
     total = sum(row.time for row in found)
     machine = recorded.machine
     calls = sum(row.calls for row in found)
-    title = (f"{calls:,} op{'' if calls == 1 else 's'} took {time_text(total)} on "
-             f"{machine.get('device', '?')} ({machine.get('name', '?')}), in a block of "
-             f"{time_text(recorded.seconds)}")
+    title = (f"{calls:,} op{'' if calls == 1 else 's'}{of_steps(recorded.spans)} took "
+             f"{time_text(total)} on {machine.get('device', '?')} ({machine.get('name', '?')}), in "
+             f"{time_text(recorded.seconds)} of the program")
     return drawn(title, _grid(recorded, found, most, total, group_by, max(width, _NARROWEST)),
                  width)
 
@@ -138,6 +140,17 @@ def _grid(recorded: Recorded, found: Sequence[Row], most: int, total: float, gro
             f"{sum(row.calls for row in rest):,}" if head == "calls" else
             f"{100 * share:.1f}" if head == "%" else "" for head in columns])
     return grid
+
+
+def steps_of(spans: Sequence[Span]) -> int:
+    """How many updates of optimizers there are."""
+    return sum(span.kind == "phase" and span.name == "update" for span in spans)
+
+
+def of_steps(spans: Sequence[Span]) -> str:
+    """" of 3 steps", or nothing where no optimizer made any."""
+    steps = steps_of(spans)
+    return f" of {steps:,} step{'' if steps == 1 else 's'}" if steps else ""
 
 
 def new_grid(group_by: str, heads: Iterable[str]) -> Table:

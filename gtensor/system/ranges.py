@@ -58,8 +58,14 @@ def range(name: str, payload: float | None = None,
 
 
 def ranged(function: Callable[P, R]) -> Callable[P, R]:
-    """A decorator: calls of the function are ranges that have its qualified name."""
-    name = function.__qualname__
+    """A decorator: calls of the function are ranges that have its qualified name.
+
+    Raises TypeError for what is no function.
+    """
+    name = getattr(function, "__qualname__", None)
+    if not callable(function) or name is None:
+        raise TypeError(f"ranged was given {function!r}; wanted a function, as in @ranged. A range "
+                        "of another name is a block: with range(name)")
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -46,7 +46,7 @@ def train(name: str, out: Path | None, resume: bool, quiet: bool, **options: obj
             trainer.resume(folder / "checkpoint.safetensors")
         elif (folder / "checkpoint.safetensors").exists() and not quiet:
             _console().print(f"{folder} holds an earlier run, which this one replaces", style="dim")
-        make_folder(folder)
+        make_folder(folder, "checkpoint.safetensors")
         return _run(trainer, folder, quiet)
 
 

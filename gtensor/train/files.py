@@ -19,9 +19,10 @@ def write_atomically(path: Path, data: bytes) -> None:
         write_file(path, data)
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder of a run, before hours of work. UserError if nothing can be written there."""
+def make_folder(folder: Path, file: str) -> None:
+    """Make the folder of a run, before hours of work. UserError if `file` cannot be written there.
+    """
     with told_to_user():
-        make_folder_of(folder / "checkpoint.safetensors")
+        make_folder_of(folder / file)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"the folder {folder} cannot be written to")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from gtensor.cli import main
@@ -85,7 +87,7 @@ def test_saved_profiles_are_shown_and_compared(capsys):
     assert main(["profile", "--most", "1", "before"]) == 0
     assert main(["profile", "--by", "phase", "after/profile.json"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("6 ops took") and "5 more" in out and "update " in out
+    assert out.startswith("6 ops of 1 step took") and "5 more" in out and "update " in out
     assert main(["profile", "--compare", "before", "after/profile.json"]) == 0
     assert "1 > 3" in capsys.readouterr().out
 
@@ -100,16 +102,20 @@ def test_saved_profiles_are_shown_and_compared(capsys):
     (["--steps", "9:999", "--recipe", "digits"], "--steps 9:999 given for digits; wanted at most"),
     (["--steps", "9:9", "train.py"], "no op of gtensor ran in train.py after 9 updates of an"),
     (["beside.py"], "no op of gtensor ran in beside.py, so there is no profile"),
-    (["--compare", "a.json"], "1 profiles were given; wanted two, before and after"),
+    (["--compare", "a.json"], "a.json given; wanted two profiles, before and after"),
+    (["bad.json", "--by", "line"], "bad.json --by line given; wanted one file, and options in"),
+    (["folder"], "folder is a folder without profile.json or __main__.py; wanted one of a profile"),
     (["--compare", "a.json", "b.json"], "there is no file a.json"),
     (["bad.json"], "bad.json is no profile, or a truncated one"),
 ])
 def test_mistakes_get_one_sentence(words, sentence, capsys):
     with open("bad.json", "w") as file:
         file.write('{"format": "gtensor profile 1", "seconds"')
+    os.mkdir("folder")
     assert main(["profile", *words]) == 1
     err = capsys.readouterr().err
     assert sentence in err and err.count("\n") == 1
+    assert not os.path.exists("runs") or not os.listdir("runs")
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_program_runs(capsys):
