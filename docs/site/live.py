@@ -19,6 +19,9 @@ _KINDS = {
     inspect.Parameter.KEYWORD_ONLY: griffe.ParameterKind.keyword_only,
     inspect.Parameter.VAR_KEYWORD: griffe.ParameterKind.var_keyword,
 }
+# Classes that users get and do not make: their entries have no signature of a constructor.
+NOT_CALLED = ("distributed.communicator.Communicator", "distributed.work.Work",
+              "engine.tensor.Tensor", "profiler.profiles.Profile")
 
 
 def function(name: str, live: Any, parent: griffe.Object) -> griffe.Function:
@@ -59,6 +62,8 @@ class Live(griffe.Extension):
                 parent.set_member(name, griffe.Alias(name, target, parent=parent))
             elif name not in parent.members or parent is pkg:
                 parent.set_member(name, constant(name, live, parent))
+        for path in NOT_CALLED:
+            pkg[path].del_member("__init__")
         known = pkg["engine.tensor.Tensor"].all_members
         methods = pkg["engine.methods.Methods"]  # declares some, without docstrings
         for name in dir(Tensor):

@@ -1,6 +1,6 @@
 """The files of the site. It has the layout of the repository, so links lead to the same page.
 
-MkDocs calls `on_config` and `on_files` (https://www.mkdocs.org/dev-guide/plugins/#events).
+MkDocs calls the functions `on_...` (https://www.mkdocs.org/dev-guide/plugins/#events).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -39,3 +40,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
               for path in below if path.suffix in SHOWN or path.name == "LICENSE"]
     found += [File.generated(config, uri, content=text) for uri, text in reference.pages()]
     return Files(found)
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> None:
+    """The table of all ops is wide, and the navigation beside it has no other page."""
+    if page.file.src_uri == "docs/ops.md":
+        page.meta["hide"] = ["navigation"]

@@ -152,6 +152,11 @@ def section_of(name: str, value: Any) -> str:
     return next((title for title, places in SECTIONS.items() if place in places), OTHERS)
 
 
+def order(name: str) -> tuple[bool, str]:
+    """What names are sorted by: functions come before classes, `no_grad` with the functions."""
+    return name.rpartition(".")[2][0].isupper(), name.lower()
+
+
 def short(name: str) -> str:
     """A name as programs write it."""
     return "gt" + name.removeprefix("gtensor")
@@ -188,7 +193,8 @@ def _settings() -> str:
 def markdown(page: Page) -> str:
     """The text of a page."""
     placed = entries()[page.uri]
-    own = {name: public()[name] for name, home in placed.items() if home == name}
+    ordered = sorted(placed, key=order)
+    own = {name: public()[name] for name in ordered if placed[name] == name}
     parts = [f"# {page.title}"]
     if not page.names:
         parts.append(inspect.getdoc(namespaces()[page.module]) or "")
@@ -201,8 +207,8 @@ def markdown(page: Page) -> str:
             parts += [entry(n, v, 3) for n, v in own.items() if section_of(n, v) == title]
     else:
         parts += [entry(name, value) for name, value in own.items()]
-    others = [f"- [`{short(name)}`][{home}] is `{short(home)}`"
-              for name, home in placed.items() if home != name]
+    others = [f"- [`{short(name)}`][{placed[name]}] is `{short(placed[name])}`"
+              for name in ordered if placed[name] != name]
     if others:
         parts.append("## On other pages\n\n" + "\n".join(others))
     return "\n\n".join(parts) + "\n"

@@ -47,6 +47,18 @@ def test_a_public_namespace_without_a_page_is_found(monkeypatch: pytest.MonkeyPa
         reference.namespaces.cache_clear()
 
 
+def test_functions_come_before_classes_each_in_alphabetical_order() -> None:
+    places = {"gt.profiler": ["profiler.range", "profiler.ranged", "profiler.Printer"],
+              "gt.memory": ["memory.timeline", "memory.use", "memory.use_arena", "memory.Arena"],
+              "gt.nn": ["nn.ABN", "nn.AdaptiveAvgPool1d", "nn.AdaptiveAvgPool2d"],
+              "gt": ["no_grad", "set_grad_enabled", "AnomalyError"]}
+    for page in reference.PAGES:
+        entries = " ".join(first or second for first, second in listed(reference.markdown(page)))
+        wanted = " ".join(f"gtensor.{name}" for name in places.pop(page.title, []))
+        assert wanted in entries
+    assert not places
+
+
 # -- docstrings ------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,11 @@ SEARCH = """new Promise((found) => {
     };
     look();
 })"""
+CUT = """(() => {
+    const tables = [...document.querySelectorAll(".md-typeset__scrollwrap")];
+    const cut = tables.filter((table) => table.scrollWidth > table.clientWidth);
+    return [tables.length > 10, cut.map((table) => table.scrollWidth)];
+})()"""
 
 
 @pytest.mark.thorough
@@ -61,9 +66,14 @@ def test_the_site_has_every_name_loads_nothing_and_can_be_searched(tmp_path: Pat
     assert len(entries) == len(reference.PAGES) and len(names) > 450
     assert not missing(names, entries)
     assert not [found for text in pages.values() for found in LOADED.findall(text)]
+    profile = re.search(r'<h2 id="gtensor.profiler.Profile".*?<h3', "".join(entries), re.S)
+    assert profile and "What gt.profiler.profile measured" in re.sub(r"<.*?>", "", profile[0])
+    assert "<pre>" not in profile[0]  # a user does not make one
     with browser() as page:  # from the disk
         page.open(tmp_path / "docs" / "guide.html")
         links = page.run(SEARCH)
+        page.open(tmp_path / "docs" / "ops.html", width=1280)
+        assert page.run(CUT) == [True, []]
         assert page.errors == []
     assert any("reference/linalg.html" in link for link in links)
 
