@@ -72,6 +72,16 @@ def test_a_program_that_fails_leaves_its_profile_and_its_status(end, status, tol
     assert counted("x")["sgd update"] == 4
 
 
+def test_a_program_may_change_its_folder_and_close_its_stdout(capsys, tmp_path):
+    (tmp_path / "other").mkdir()
+    with open("train.py", "a") as file:
+        file.write("import os\nos.chdir('other')\nsys.stdout = open('theirs', 'w')\n"
+                   "sys.stdout.close()\n")
+    assert main(["profile", "train.py"]) == 0
+    assert "4 steps took" in capsys.readouterr().out
+    assert (tmp_path / "runs/profile-train/profile.html").exists()
+
+
 def test_a_recipe_is_profiled_without_a_run(capsys, tmp_path):
     assert main(["profile", "--by", "line", "--steps", "1:2", "--recipe", "digits",
                  "--batch-size", "8"]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import gtensor as gt
 from gtensor.engine.op import registry
 from gtensor.profiler.work import NOTHING, PathWork, Work, path_work, rule_work
-from gtensor.system.bus import bus, here
+from gtensor.system.bus import ListenerError, bus, here
 
 
 class Net(gt.nn.Module):
@@ -148,6 +149,54 @@ def test_an_error_is_recorded_and_ends_its_span():
     assert [(s.name, s.written) for s in p.spans] == [("add", 0)]
 
 
+def test_a_row_whose_noting_is_interrupted_leaves_nothing():
+    x = gt.ones(3)
+    with gt.profiler.profile() as p:
+        x + 1.0
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ListenerError):
+            patch.setattr("gtensor.profiler.recorder._nbytes", lambda x: 1 / 0)
+            gt.concat([x, x[:2]])
+        x * 2.0
+    assert [s.name for s in ops(p) if s.name != "slice"] == ["add", "multiply"]
+
+
+def test_what_is_repeated_or_left_out_is_not_read():
+    table, wide = gt.ones((1000, 8)), gt.broadcast_to(gt.ones((100, 4))[:1], (50, 4))
+    with gt.profiler.profile() as p:
+        table[gt.tensor([1, 2, 3])]
+        wide + 1.0
+    reads = {s.name: s.read for s in ops(p)}
+    assert (reads["gather"], reads["add"]) == (3 * 8 * 4 + 3 * 8, 4 * 4)
+
+
+def test_ranges_that_overlap_are_all_kept():
+    def generator():
+        with gt.profiler.range("first"):
+            yield
+
+    with gt.profiler.profile() as p:
+        late = generator()
+        next(late)
+        with gt.profiler.range("second"):
+            late.close()
+    assert {s.name for s in p.spans} == {"first", "second"}
+
+
+def test_a_profile_is_not_read_within_its_block():
+    with gt.profiler.profile() as p:
+        with pytest.raises(gt.profiler.ProfileError, match="within its block; wanted after"):
+            _ = p.spans
+        gt.ones(3) + 1.0
+    assert len(p.spans) == 1 and repr(p).startswith("<Profile of 1 spans")
+
+
+@pytest.mark.parametrize("steps", [5, (1,), (1, 0), (-1, 2), (1.0, 2)])
+def test_steps_that_are_none_are_refused(steps):
+    with (pytest.raises(ValueError, match="wanted .first, count., integers of at least 0 and 1"),
+          gt.profiler.profile(steps=steps)):
+        pass
+
+
 def test_a_profile_within_a_profile():
     with gt.profiler.profile() as outer:
         gt.ones(3) + 1.0
@@ -192,6 +241,17 @@ def test_launches_and_device_times_add_up_to_the_counters():
         sum(found.seconds.values()), rel=1e-3)
     assert all(span.module and span.source for span in ops(p) if span.launches)
     assert synchronizations == 1  # the test's own
+    assert all(span.device_start >= 0 for span in ops(p))
+
+
+@pytest.mark.gpu
+def test_a_gpu_and_the_host_have_one_time_axis():
+    x = gt.ones(8, device="cuda")
+    x + 1.0
+    with gt.profiler.profile() as p:
+        time.sleep(0.05)
+        x + 1.0
+    assert ops(p)[0].device_start >= 0.05
 
 
 @pytest.mark.gpu

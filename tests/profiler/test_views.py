@@ -89,6 +89,19 @@ def test_time_within_an_op_is_not_counted_twice():
         "outer forward": 1.0, "inner forward": 2.0}
 
 
+def test_a_range_in_an_op_is_a_part_of_it():
+    p = profile(span("outer", 0, 3.0), span("mine", 0.5, 2.0, kind="range", parent=0),
+                span("inner", 1.0, 1.0, parent=1))
+    assert own_times(p.spans) == [(2.0, 0.0), (2.0, 0.0), (1.0, 0.0)]
+
+
+def test_names_are_printable():
+    p = profile(span("a\x1b[31m", 0, 1.0, source="x.py:1: \ud800"),
+                machine={**MACHINE, "name": "\x1b]0;"})
+    for group in ("op", "line"):
+        assert p.table(group_by=group).replace("\n", "").isprintable()
+
+
 def test_rates_are_compared_with_the_ceilings():
     p = profile(span("add", 0, 1.0, read=4 * 10**8, written=10**8, flops=10**9))
     assert p.table().split()[-6:] == ["500", "M", "50", "1", "G", "10"]
@@ -234,6 +247,12 @@ def test_a_saved_profile_is_read_back_whole(given, tmp_path):
     (lambda text: text.replace('"thread":[0', '"thread":["x"'), "damaged .*'x' given for thread"),
     (lambda text: text.replace('"name":[0', '"name":[-1'), "damaged"),
     (lambda text: text.replace('"launches"', '"lunches"'), "damaged"),
+    (lambda text: text.replace('"seconds":1.0', '"seconds":NaN'), "it has the number NaN"),
+    (lambda text: text.replace('"seconds":1.0', '"seconds":1e400'), "beyond 2.53 given for sec"),
+    (lambda text: text.replace('"written":[100', '"written":[1' + "0" * 400), "beyond 2.53 given"),
+    (lambda text: text.replace('"op"', '"o"'), "is of kind 'o' in thread 0"),
+    (lambda text: text.replace('"thread":[0', '"thread":[9999999999'), "in thread 9999999999"),
+    (lambda text: text.replace('1000000000.0', '"fast"'), "damaged .*'fast'"),
     (lambda text: "[" * 10**6, "no profile")])
 def test_a_damaged_or_foreign_file_is_one_sentence(given, tmp_path, change, said):
     given.save(tmp_path / "p.json")
