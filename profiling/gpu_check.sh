@@ -158,6 +158,8 @@ if [[ $PART =~ ^(all|ladders)$ ]]; then
         "$PYTHON" profiling/ladder.py --device cuda --rounds 9 --out "$WORK/ladders"
     step ladder_snapshot 20 ladders.log file:profiling/ladder_snapshot.py \
         "$PYTHON" profiling/ladder_snapshot.py --device cuda --quick --out "$WORK/ladders"
+    step ladder_profiler 20 ladders.log file:profiling/ladder_profiler.py \
+        "$PYTHON" profiling/ladder_profiler.py --device cuda --quick --out "$WORK/ladders"
     step ladder_overhead 60 ladders.log file:profiling/ladder_overhead.py \
         "$PYTHON" profiling/ladder_overhead.py --device cuda --rounds 9 --out "$WORK/ladders"
     step ladder_blocks 30 ladders.log file:profiling/ladder_blocks.py\ module:torch \
