@@ -148,18 +148,18 @@ if [[ $PART =~ ^(all|memory)$ ]]; then
         "$PYTHON" profiling/ladder_abn.py --device cuda --quick --depth 8 20 --out "$WORK/ladders"
     step ladder_matmul 60 ladders.log file:profiling/ladder_matmul.py\ module:cupy \
         "$PYTHON" profiling/ladder_matmul.py --device cuda --rounds 9 --out "$WORK/ladders"
-    step ladder_arena 90 ladders.log file:profiling/ladder_arena.py \
+    step ladder_arena 86 ladders.log file:profiling/ladder_arena.py \
         "$PYTHON" profiling/ladder_arena.py --device cuda --rounds 9 --out "$WORK/ladders"
-    step ladder_allocator 90 ladders.log file:profiling/ladder_allocator.py \
+    step ladder_allocator 86 ladders.log file:profiling/ladder_allocator.py \
         "$PYTHON" profiling/ladder_allocator.py --device cuda --rounds 9 --out "$WORK/ladders"
+    step ladder_profiler 15 ladders.log file:profiling/ladder_profiler.py \
+        "$PYTHON" profiling/ladder_profiler.py --device cuda --quick --out "$WORK/ladders"
 fi
 if [[ $PART =~ ^(all|ladders)$ ]]; then
     step ladder 30 ladders.log file:profiling/ladder.py \
         "$PYTHON" profiling/ladder.py --device cuda --rounds 9 --out "$WORK/ladders"
     step ladder_snapshot 20 ladders.log file:profiling/ladder_snapshot.py \
         "$PYTHON" profiling/ladder_snapshot.py --device cuda --quick --out "$WORK/ladders"
-    step ladder_profiler 20 ladders.log file:profiling/ladder_profiler.py \
-        "$PYTHON" profiling/ladder_profiler.py --device cuda --quick --out "$WORK/ladders"
     step ladder_overhead 60 ladders.log file:profiling/ladder_overhead.py \
         "$PYTHON" profiling/ladder_overhead.py --device cuda --rounds 9 --out "$WORK/ladders"
     step ladder_blocks 30 ladders.log file:profiling/ladder_blocks.py\ module:torch \

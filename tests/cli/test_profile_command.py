@@ -31,7 +31,7 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delitem(__import__("sys").modules, "beside", raising=False)
-    (tmp_path / "program_of_steps.py").write_text(STEPS)
+    (tmp_path / "stepping.py").write_text(STEPS)
     (tmp_path / "beside.py").write_text("done = []\n")
 
 
@@ -42,20 +42,20 @@ def counted(folder):
     return {name: names.count(name) for name in names}
 
 
-@pytest.mark.parametrize("words", [["program_of_steps.py"], ["-m", "program_of_steps"], ["--", "program_of_steps.py"]])
+@pytest.mark.parametrize("words", [["stepping.py"], ["-m", "stepping"], ["--", "stepping.py"]])
 def test_a_program_runs_as_python_runs_it(words, capsys, tmp_path):
     assert main(["profile", *words, "--out", "theirs", "-x"]) == 0
     out = capsys.readouterr().out
     assert "arguments ['--out', 'theirs', '-x'] __main__" in out
-    assert "multiply forward" in out and "Wrote runs/profile-program_of_steps/profile.html" in out
-    assert {path.name for path in (tmp_path / "runs/profile-program_of_steps").iterdir()} == FILES
-    assert counted("runs/profile-program_of_steps")["multiply forward"] == 4
-    lines = {span.source for span in Profile.load("runs/profile-program_of_steps/profile.json").spans}
+    assert "multiply forward" in out and "Wrote runs/profile-stepping/profile.html" in out
+    assert {path.name for path in (tmp_path / "runs/profile-stepping").iterdir()} == FILES
+    assert counted("runs/profile-stepping")["multiply forward"] == 4
+    lines = {span.source for span in Profile.load("runs/profile-stepping/profile.json").spans}
     assert any("the user's line" in line for line in lines)
 
 
 def test_some_steps_after_others(capsys):
-    assert main(["profile", "--steps", "1:2", "--out", "x", "program_of_steps.py"]) == 0
+    assert main(["profile", "--steps", "1:2", "--out", "x", "stepping.py"]) == 0
     found = counted("x")
     assert [found[name] for name in ("multiply forward", "sum backward", "sgd update")] == [2, 2, 2]
 
@@ -64,9 +64,9 @@ def test_some_steps_after_others(capsys):
     ("raise ValueError('planted')", 1, "ValueError: planted"), ("sys.exit(3)", 3, ""),
     ("sys.exit('planted')", 1, "planted\n"), ("raise KeyboardInterrupt", 130, "interrupted")])
 def test_a_program_that_fails_leaves_its_profile_and_its_status(end, status, told, capsys):
-    with open("program_of_steps.py", "a") as file:
+    with open("stepping.py", "a") as file:
         file.write(end + "\n")
-    assert main(["profile", "--out", "x", "program_of_steps.py"]) == status
+    assert main(["profile", "--out", "x", "stepping.py"]) == status
     err = capsys.readouterr().err
     assert told in err and "runpy" not in err and "cli/profile.py" not in err
     assert counted("x")["sgd update"] == 4
@@ -74,12 +74,12 @@ def test_a_program_that_fails_leaves_its_profile_and_its_status(end, status, tol
 
 def test_a_program_may_change_its_folder_and_close_its_stdout(capsys, tmp_path):
     (tmp_path / "other").mkdir()
-    with open("program_of_steps.py", "a") as file:
+    with open("stepping.py", "a") as file:
         file.write("import os\nos.chdir('other')\nsys.stdout = open('theirs', 'w')\n"
                    "sys.stdout.close()\n")
-    assert main(["profile", "program_of_steps.py"]) == 0
+    assert main(["profile", "stepping.py"]) == 0
     assert "4 steps took" in capsys.readouterr().out
-    assert (tmp_path / "runs/profile-program_of_steps/profile.html").exists()
+    assert (tmp_path / "runs/profile-stepping/profile.html").exists()
 
 
 def test_a_recipe_is_profiled_without_a_run(capsys, tmp_path):
@@ -92,7 +92,7 @@ def test_a_recipe_is_profiled_without_a_run(capsys, tmp_path):
 
 def test_saved_profiles_are_shown_and_compared(capsys):
     for folder, steps in (("before", "0:1"), ("after", "0:3")):
-        main(["profile", "--steps", steps, "--out", folder, "program_of_steps.py"])
+        main(["profile", "--steps", steps, "--out", folder, "stepping.py"])
     capsys.readouterr()
     assert main(["profile", "--most", "1", "before"]) == 0
     assert main(["profile", "--by", "phase", "after/profile.json"]) == 0
@@ -110,7 +110,7 @@ def test_saved_profiles_are_shown_and_compared(capsys):
     (["--recipe", "digits", "--lr", "0"], "--lr 0.0 given; wanted more than 0"),
     (["--recipe", "digits", "--epochs", "0"], "--epochs 0 given; wanted more than 0"),
     (["--steps", "9:999", "--recipe", "digits"], "--steps 9:999 given for digits; wanted at most"),
-    (["--steps", "9:9", "program_of_steps.py"], "no op of gtensor ran in program_of_steps.py after 9 updates of an"),
+    (["--steps", "9:9", "stepping.py"], "no op of gtensor ran in stepping.py after 9 updates of"),
     (["beside.py"], "no op of gtensor ran in beside.py, so there is no profile"),
     (["--compare", "a.json"], "a.json given; wanted two profiles, before and after"),
     (["bad.json", "--by", "line"], "bad.json --by line given; wanted one file, and options in"),
@@ -131,13 +131,13 @@ def test_mistakes_get_one_sentence(words, sentence, capsys):
 def test_a_folder_that_cannot_be_written_is_told_before_the_program_runs(capsys):
     with open("file", "w"):
         pass
-    assert main(["profile", "--out", "file/x", "program_of_steps.py"]) == 1
+    assert main(["profile", "--out", "file/x", "stepping.py"]) == 1
     told = capsys.readouterr()
     assert "could not be written" in told.err and "arguments" not in told.out
 
 
 def test_steps_that_are_no_steps_are_misuse(capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["profile", "--steps", "5", "program_of_steps.py"])
+        main(["profile", "--steps", "5", "stepping.py"])
     assert stop.value.code == 2
     assert "'5' given; wanted FIRST:COUNT, such as 5:20" in capsys.readouterr().err
