@@ -185,8 +185,10 @@ def _walk(
             rule: Any = record.op.backward  # not None, which `_claim` refuses
             if not step.direct:
                 rule = record.device.rule  # which calls the op's
-            if bus.ops:
-                with nullcontext() if step.direct else record.device.running(record.stream):
+            if bus.ops and step.direct:
+                heard(record.op, "backward", rule, (step.ns, step, g))
+            elif bus.ops:
+                with record.device.running(record.stream):
                     heard(record.op, "backward", rule, (step.ns, step, g))
             else:
                 rule(step.ns, step, g)

@@ -140,11 +140,14 @@ class Recorder:
                 code, instruction = frame.f_code, frame.f_lasti
             else:
                 code, instruction = here.instruction
+            size, dtype = (out.size, out.dtype) if type(out) is _ndarray else (
+                getattr(out, "size", 0), getattr(out, "dtype", None))
+            flops = op.flops
             row = (event.begin, event.end, op, here.phase or "forward", event.module, code,
-                   instruction, event.number, getattr(out, "size", 0), getattr(out, "dtype", None),
-                   _shapes(args, out) if callable(op.flops) else None, extra, state, len(args))
-        self._here.notes.rows += (*row, *[  # at once: an interrupt leaves no part of a row
-            x.nbytes if type(x) is _ndarray and x.base is None else _nbytes(x) for x in args])
+                   instruction, event.number, size, dtype,
+                   None if flops is None or type(flops) is int else _shapes(args, out), extra,
+                   state, len(args))
+        self._here.notes.rows += (*row, *map(_nbytes, args))  # at once: an interrupt cuts no row
 
     def phase_begins(self, event: object) -> None:
         """Note the time."""
@@ -169,10 +172,10 @@ class Recorder:
         found = self._open.taken(event)
         if not found:
             return  # it began before this listener
-        frame = user_frame(_frame_at(2))
+        frame = None if kind == "module" else user_frame(_frame_at(2))  # its ops name lines
         self._here.notes.rows += (
-            found[0], end, kind, name, event.module, frame.f_code, frame.f_lasti, 0, 0, None, None,
-            0, None, 0)
+            found[0], end, kind, name, event.module, frame and frame.f_code,
+            frame.f_lasti if frame else 0, 0, 0, None, None, 0, None, 0)
 
     def allocated(self, event: MemoryEvent) -> None:
         """Note a block, and what is live with it."""
@@ -370,9 +373,10 @@ class _Places(dict[Any, str]):
 
 def _nbytes(x: Any) -> int:
     """Bytes that reading an array touches: elements that are repeated along an axis count once."""
-    x = x._array if isinstance(x, Tensor) else x  # in a walk that is recorded
+    if type(x) is not _ndarray:
+        x = x._array if isinstance(x, Tensor) else x  # in a walk that is recorded
     size: int = getattr(x, "nbytes", 0)
-    if size and getattr(x, "base", None) is not None:
+    if size and 0 in getattr(x, "strides", ()):
         return prod(n for n, step in zip(x.shape, x.strides, strict=True) if step) * x.itemsize
     return size
 

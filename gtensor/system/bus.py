@@ -449,7 +449,8 @@ def heard(
     begun = 0
     try:
         for begins, _ in told:
-            begins(event)
+            if begins is not _nothing:
+                begins(event)
             begun += 1
         event.begin = _now()
         event.result = result = function(*args, **params)
