@@ -147,7 +147,8 @@ class Recorder:
                    instruction, event.number, size, dtype,
                    None if flops is None or type(flops) is int else _shapes(args, out), extra,
                    state, len(args))
-        self._here.notes.rows += (*row, *map(_nbytes, args))  # at once: an interrupt cuts no row
+        self._here.notes.rows += (*row, *[  # at once: an interrupt cuts no row
+            x.nbytes if type(x) is _ndarray and x.base is None else _nbytes(x) for x in args])
 
     def phase_begins(self, event: object) -> None:
         """Note the time."""
