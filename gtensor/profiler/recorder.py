@@ -121,34 +121,32 @@ class Recorder:
     # -- noting ------------------------------------------------------------------------------------
 
     def op_ends(self, event: OpEvent, state: Any = None) -> None:
-        """Note a row; on a GPU with its `_Row.state`."""
-        args = event.args
+        """Note a row; on a GPU with its `_Row.state`.
+
+        A row is added by one call of C, so that an interrupt leaves no part of it.
+        """
+        args, line = event.args, here.instruction
         if event.phase == "backward":
             _, step, g = args
             args = (g, *step.saved)
-            code, instruction = here.instruction or (None, 0)
-            row: tuple[Any, ...] = (
+            code, instruction = line or (None, 0)
+            self._here.notes.rows += (
                 event.begin, event.end, event.op, "backward", event.module, code, instruction,
-                event.number, step.mask, None, None, 0, state, len(args))
-        else:
-            op, out, extra = event.op, event.result, 0
-            if type(out) is tuple:
-                extra = sum(map(_nbytes, out[1:]))
-                out = out[0]
-            if here.instruction is None:
-                frame = user_frame(_frame_at(2))
-                code, instruction = frame.f_code, frame.f_lasti
-            else:
-                code, instruction = here.instruction
-            size, dtype = (out.size, out.dtype) if type(out) is _ndarray else (
-                getattr(out, "size", 0), getattr(out, "dtype", None))
-            flops = op.flops
-            row = (event.begin, event.end, op, here.phase or "forward", event.module, code,
-                   instruction, event.number, size, dtype,
-                   None if flops is None or type(flops) is int else _shapes(args, out), extra,
-                   state, len(args))
-        self._here.notes.rows += (*row, *[  # at once: an interrupt cuts no row
-            x.nbytes if type(x) is _ndarray and x.base is None else _nbytes(x) for x in args])
+                event.number, step.mask, None, None, 0, state, len(args), *_sizes(args))
+            return
+        op, out, extra = event.op, event.result, 0
+        if type(out) is tuple:
+            extra = sum(map(_nbytes, out[1:]))
+            out = out[0]
+        if line is None:
+            frame = user_frame(_frame_at(2))
+            line = frame.f_code, frame.f_lasti
+        flops = op.flops
+        self._here.notes.rows += (
+            event.begin, event.end, op, here.phase or "forward", event.module, *line, event.number,
+            getattr(out, "size", 0), getattr(out, "dtype", None),
+            None if flops is None or type(flops) is int else _shapes(args, out), extra, state,
+            len(args), *_sizes(args))
 
     def phase_begins(self, event: object) -> None:
         """Note the time."""
@@ -380,6 +378,10 @@ def _nbytes(x: Any) -> int:
     if size and 0 in getattr(x, "strides", ()):
         return prod(n for n, step in zip(x.shape, x.strides, strict=True) if step) * x.itemsize
     return size
+
+
+def _sizes(args: Sequence[Any]) -> list[int]:
+    return [x.nbytes if type(x) is _ndarray and x.base is None else _nbytes(x) for x in args]
 
 
 def _shapes(args: Sequence[Any], out: Any) -> list[tuple[int, ...]]:

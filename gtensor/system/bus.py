@@ -28,6 +28,7 @@ Told: TypeAlias = Callable[[Any], object]
 Listener = TypeVar("Listener")
 _frame_at = sys._getframe
 _now = perf_counter_ns
+_new = object.__new__
 _next_number = itertools.count(1).__next__
 _NO_PARAMS: dict[str, Any] = {}
 
@@ -244,19 +245,15 @@ class OpEvent(_Event):
 
     __slots__ = ("args", "begin", "end", "error", "number", "op", "params", "phase", "result")
 
+    op: Any
+    phase: str
+    args: Sequence[Any]
+    params: dict[str, Any]
+    number: int
     begin: int
     end: int
-
-    def __init__(self, op: Any, phase: str, args: Sequence[Any], params: dict[str, Any],
-                 number: int, module: str) -> None:
-        self.op = op
-        self.phase = phase
-        self.args = args
-        self.params = params
-        self.number = number
-        self.module = module
-        self.result: Any = None
-        self.error: BaseException | None = None
+    result: Any
+    error: BaseException | None
 
     @property
     def name(self) -> str:
@@ -445,7 +442,9 @@ def heard(
         number = here.number = _next_number()
     else:
         number = args[1].record.number
-    event = OpEvent(op, phase, args, params, number, here.module)
+    event = _new(OpEvent)  # and its attributes: half the time of an __init__
+    event.op, event.phase, event.args, event.params = op, phase, args, params
+    event.number, event.module, event.result, event.error = number, here.module, None, None
     begun = 0
     try:
         for begins, _ in told:
