@@ -26,7 +26,7 @@ from gtensor.profiler.comparison import compare as compare
 from gtensor.profiler.listeners import Printer as Printer
 from gtensor.profiler.profiles import Profile as Profile
 from gtensor.profiler.ranges import nvtx_ranges as nvtx_ranges
-from gtensor.profiler.recorder import recorder
+from gtensor.profiler.recorder import new_recorder
 from gtensor.profiler.spans import ProfileError as ProfileError
 from gtensor.profiler.spans import Span as Span
 from gtensor.profiler.steps import Steps
@@ -54,7 +54,7 @@ def profile(steps: tuple[int, int] | None = None) -> Iterator[Profile]:
     Raises ValueError unless `first` is an integer of at least 0 and `count` of at least 1. The
     profile raises ProfileError if it is read within the block.
     """
-    found = recorder()
+    found = new_recorder()
     profiled = Profile(found.recorded)
     with found.block():
         if steps is None:

@@ -33,7 +33,6 @@ MOST_GPUS = 1 << 10
 _HEADER = 100  # bytes
 _MAGIC = b"SQLite format 3\0"
 _MOST_TEXT = 1 << 10  # characters of a name
-_MOST_VALUE = 1 << 20  # bytes: a generated column may compute large ones within one step
 _STEP = 100_000  # of SQLite's virtual machine, between two looks at their number
 _STEPS_PER_BYTE = 4  # a row has over 30 bytes, and to read it takes some 30 steps
 _KNOWN = {"NVTX_EVENTS", "ANALYSIS_DETAILS", "TARGET_INFO_SYSTEM_ENV", "PROCESSES",
@@ -112,7 +111,6 @@ def _connected(path: str | PathLike[str], size: int) -> Iterator[sqlite3.Connect
         connection = sqlite3.connect(name, uri=True)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE)
             connection.text_factory = lambda text: text.decode(errors="replace")
             connection.set_progress_handler(exhausted, _STEP)
             yield connection
@@ -135,6 +133,9 @@ class _Reader:
             raise ProfileError(f"{path} is an SQLite file, but no export of Nsight Systems: it "
                                "lacks the table StringIds, or all that nsys fills; wanted one of "
                                "nsys export --type sqlite REPORT.nsys-rep")
+        if not {"id", "value"} <= self._columns("StringIds"):
+            raise ProfileError(f"{path} is an export of another format: the table StringIds lacks "
+                               "the column id or value; wanted one of nsys 2020 or newer")
         self._inline: dict[str, int] = {}  # texts that rows hold themselves
 
     def export(self) -> Export:
@@ -177,6 +178,7 @@ class _Reader:
         return made
 
     def _columns(self, table: str) -> set[str]:
+        """Of a table, without those that are computed: one step of SQLite could take long."""
         return {name for _, name, *_ in self._execute(f'PRAGMA table_info("{table}")')}
 
     def _rows(self, table: str, wanted: Mapping[str, int | None], own: str,
@@ -246,17 +248,17 @@ class _Reader:
         return found
 
     def _version(self) -> str:
-        if "META_DATA_EXPORT" not in self._tables:
+        if not {"name", "value"} <= self._columns("META_DATA_EXPORT"):
             return ""
         found = self._execute("SELECT value FROM META_DATA_EXPORT WHERE name = "
                               "'EXPORT_PRODUCT_VERSION' LIMIT 1").fetchone()
         return printable(str(found[0])[:_MOST_TEXT]) if found else ""
 
     def _gpus(self) -> dict[int, str]:
-        if "TARGET_INFO_GPU" not in self._tables:
-            return {}
         there = self._columns("TARGET_INFO_GPU")
         number = "cuDevice" if "cuDevice" in there else "id"
+        if not {number, "name"} <= there:
+            return {}
         rows = self._execute(f'SELECT CAST("{number}" AS INTEGER), name FROM TARGET_INFO_GPU')
         return {device: printable(str(name)[:_MOST_TEXT]) for device, name in rows
                 if device is not None and name}

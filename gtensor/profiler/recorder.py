@@ -260,7 +260,7 @@ class GpuRecorder(Recorder):
         super().op_ends(event, state)
 
 
-def recorder() -> Recorder:
+def new_recorder() -> Recorder:
     """A recorder for the devices of this machine."""
     return GpuRecorder() if cuda_device_count() else Recorder()
 
