@@ -19,13 +19,13 @@ CATEGORIES = ("user", "data", "communication", "graph")
 class _Off:
     """A context that does nothing, in less than half of the time of `nullcontext()`.
 
-    `with` calls both methods as they stand in the class, without the object: one of C that takes
-    nothing, and "".format, which takes any arguments and returns "": no error is suppressed.
+    `with` calls both methods as they stand in the class, without the object, and an ExitStack with
+    it; "".format takes any arguments and returns "", which is false: no error is suppressed.
     """
 
     __slots__ = ()
 
-    __enter__ = [].clear
+    __enter__ = "".format
     __exit__ = "".format
 
 
