@@ -9,6 +9,12 @@ the stream ends. On a stream under capture it belongs to the graph, so replays c
 A product whose operands lie so that cuBLAS can neither read nor write them is one launch of
 `kernels/matmul_into.cu`. A bias and the sums of a factor's rows are epilogues of cublasLt where it
 has them (`cublaslt`).
+
+A batch of more than one step goes by tables of its matrices' addresses, which cuBLAS reads on the
+device. So cuBLAS cannot choose a kernel by these addresses, and for halves and TF32 wants them
+aligned to 16 bytes (NVIDIA, "cuBLAS", "cublasGemmBatchedEx"). A batch that is not aligned goes by
+strides, in a call for each index of its shorter axes: these functions take the first address on the
+host and ask for no alignment. Of too many calls it is a launch of the library's own kernel.
 """
 
 from __future__ import annotations
@@ -55,6 +61,7 @@ class _Kind(NamedTuple):
     out: int
     compute: int
     scalar: Factor  # of alpha and beta: an array of one, or of real and imaginary part
+    aligned: bool = False  # whether matrices in a table of addresses must be: see the top
 
 
 _HALF, _BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
@@ -65,16 +72,16 @@ _FLOAT, _FLOATS = ctypes.c_float * 1, ctypes.c_float * 2
 _REAL, _REALS = ctypes.c_double * 1, ctypes.c_double * 2
 # By dtype of the inputs and of the output; half precision can be summed into a float32 buffer.
 _KINDS = {
-    (_HALF, _HALF): _Kind(2, 2, _IN_SINGLE, _FLOAT),
-    (_HALF, _SINGLE): _Kind(2, 0, _IN_SINGLE, _FLOAT),
-    (_BRAIN, _BRAIN): _Kind(14, 14, _IN_SINGLE, _FLOAT),
-    (_BRAIN, _SINGLE): _Kind(14, 0, _IN_SINGLE, _FLOAT),
+    (_HALF, _HALF): _Kind(2, 2, _IN_SINGLE, _FLOAT, True),
+    (_HALF, _SINGLE): _Kind(2, 0, _IN_SINGLE, _FLOAT, True),
+    (_BRAIN, _BRAIN): _Kind(14, 14, _IN_SINGLE, _FLOAT, True),
+    (_BRAIN, _SINGLE): _Kind(14, 0, _IN_SINGLE, _FLOAT, True),
     (_SINGLE, _SINGLE): _Kind(0, 0, _IN_SINGLE, _FLOAT),
     (_DOUBLE, _DOUBLE): _Kind(1, 1, _IN_DOUBLE, _REAL),
     (_COMPLEX, _COMPLEX): _Kind(4, 4, _IN_SINGLE, _FLOATS),
     (_WIDE_COMPLEX, _WIDE_COMPLEX): _Kind(5, 5, _IN_DOUBLE, _REALS),
 }
-_BY_TF32 = {pair: kind._replace(compute=_IN_TF32) for pair, kind in _KINDS.items()
+_BY_TF32 = {pair: kind._replace(compute=_IN_TF32, aligned=True) for pair, kind in _KINDS.items()
             if pair[0] in (_SINGLE, _COMPLEX)}
 
 
@@ -87,8 +94,14 @@ def _number(scalar: Factor, value: Any) -> ctypes.Array[Any]:
     return scalar(value.real, value.imag) if scalar in (_FLOATS, _REALS) else scalar(value)
 
 
+_ALIGNED = 16  # bytes
 _MOST_AXES = 4  # of a batch by addresses
+_MOST_CALLS = 32  # by strides, of a batch that is not aligned
 _TABLE_ELEMENTS = 1 << 15  # addresses that a stream keeps, 256 KiB
+# Addresses in 32 bytes. cuBLAS answers "not supported" for a table that begins 8 bytes behind a
+# multiple of 16 (NVIDIA/FasterTransformer, issue 149: "alignment of pointer of array in
+# cublasGemmBatchedEx"), and a kernel may read two or four addresses at once.
+_TABLE_STEP = 4
 _AXES = range(_MOST_AXES)
 _ADDRESSES = elementwise(
     "int64 count, " + ", ".join(f"int64 {x}" for x in "abc") + ", " + ", ".join(
@@ -145,20 +158,28 @@ class _Tables:
         self._buffer = cupy().empty(_TABLE_ELEMENTS, np.uint64)
         self._used = 0
 
-    def room(self, key: Any, count: int) -> CudaArray:
-        """Memory for another table (3, count), kept under `key`.
+    def room(self, key: Any, width: int) -> CudaArray:
+        """Memory for another table (3, width), kept under `key`; `width` is of `_width`.
 
         When the buffer is full it is used anew: products that read it are earlier on the stream.
         """
-        if 3 * count > self._buffer.size:
-            return cupy().empty((3, count), np.uint64)
-        if self._used + 3 * count > self._buffer.size:
+        if 3 * width > self._buffer.size:
+            return cupy().empty((3, width), np.uint64)
+        if self._used + 3 * width > self._buffer.size:
             self._used = 0
             self.known.clear()
-        part = self._buffer[self._used:self._used + 3 * count].reshape(3, count)
-        self._used += 3 * count
+        part = self._buffer[self._used:self._used + 3 * width].reshape(3, width)
+        self._used += 3 * width
         self.known[key] = part
         return part
+
+
+def _width(count: int) -> int:
+    """The length of a table's rows for that many addresses, so that each row is aligned.
+
+    The addresses behind the last one are the first ones again.
+    """
+    return -(-count // _TABLE_STEP) * _TABLE_STEP
 
 
 def _fill_addresses(
@@ -262,7 +283,10 @@ class Products:
         self, kind: _Kind, laid: Plan, a: CudaArray, b: CudaArray, out: CudaArray, alpha: complex,
         beta: complex,
     ) -> None:
-        """One call: of a single product, of a batch by one step, or of one by addresses."""
+        """One call: of a single product, of a batch by one step, or of one by addresses.
+
+        Of a batch by addresses that is not aligned it is several calls, or the library's kernel.
+        """
         if laid.exchanged:
             a, b = b, a
         leading_a, leading_b, leading = laid.leading
@@ -279,6 +303,19 @@ class Products:
             call("cublasGemmStridedBatchedEx_64", *first, at_b, kind.inputs, leading_b, step_b,
                  at_a, kind.inputs, leading_a, step_a, factor, at_out, kind.out, leading, step_out,
                  count, *last)
+        elif kind.aligned and (at_a | at_b | at_out | laid.step_bits) % _ALIGNED:
+            (count, (step_a, step_b, step_out)), rest = laid.longest_even()
+            if rest.products() > _MOST_CALLS:
+                if laid.exchanged:
+                    a, b = b, a
+                matmul_into(a, b, out, alpha=alpha, beta=beta)
+                return
+            size, out_size = a.itemsize, out.itemsize
+            for from_a, from_b, from_out in rest.starts():
+                call("cublasGemmStridedBatchedEx_64", *first, at_b + size * from_b, kind.inputs,
+                     leading_b, step_b, at_a + size * from_a, kind.inputs, leading_a, step_a,
+                     factor, at_out + out_size * from_out, kind.out, leading, step_out, count,
+                     *last)
         else:
             table = self._addresses((at_a, at_b, at_out), a.itemsize, out.itemsize, laid.axes)
             of_a, of_b, of_out = (table[i].data.ptr for i in range(3))
@@ -288,16 +325,16 @@ class Products:
     def _addresses(
         self, starts: tuple[int, int, int], size: int, out_size: int, axes: tuple[Axis, ...]
     ) -> CudaArray:
-        """The addresses (3, count) of a batch's matrices, on the device.
+        """The addresses of a batch's matrices, on the device: rows as long as `_width` says.
 
         They are kept for the next product of the same memory. In a capture they are made by the
         graph: other memory could be written before a replay.
         """
-        count = prod(n for n, _ in axes)
+        width = _width(prod(n for n, _ in axes))
         handle: _Handle = self._thread.lease.handle
         place = handle.stream, handle
         if self._device.capturing():
-            found = cupy().empty((3, count), np.uint64)
+            found = cupy().empty((3, width), np.uint64)
         else:
             tables = self._tables.get(place)
             if tables is None:
@@ -305,7 +342,7 @@ class Products:
             key = starts, size, out_size, axes
             if key in tables.known:
                 return tables.known[key]
-            found = tables.room(key, count)
+            found = tables.room(key, width)
         _fill_addresses(found, starts, size, out_size, axes)
         return found
 

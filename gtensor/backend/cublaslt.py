@@ -43,6 +43,11 @@ _WORKSPACE, _ALIGNMENT = 1, (5, 6, 7, 8)  # of a preference: A, B, C, D
 _NOT_SUPPORTED = 15  # cublasStatus_t
 _MOST = 512  # products that a handle keeps
 _ALIGNED = 256  # bytes
+# Bytes. An epilogue's kernels read and write what it points to 16 bytes at a time. No preference
+# says how these addresses are aligned: the heuristic goes by those that the description has then
+# (NVIDIA, "cuBLAS", "cublasLtMatmulDescAttributes_t", EPILOGUE_AUX_POINTER; cublasLt.h says it of
+# BIAS_POINTER, too), and may choose a kernel that faults for less (pytorch/pytorch, 194497).
+_EPILOGUE_ALIGNED = 16
 
 Kind: TypeAlias = tuple[int, int, int]  # cudaDataType of inputs and output, cublasComputeType_t
 _DOUBLE = 1  # cudaDataType
@@ -79,7 +84,7 @@ class _Product:
     def _ask(self, handle: int, alignments: tuple[int, ...], nbytes: int) -> bool:
         """Whether cublasLt has an algorithm; the heuristic wants all addresses that will be given.
         """
-        self.point_to(Epilogue(0, _ALIGNED, _ALIGNED))
+        self.point_to(Epilogue(0, _EPILOGUE_ALIGNED, _EPILOGUE_ALIGNED))
         preference = self._create("MatmulPreference")
         self._set("MatmulPreference", preference, _WORKSPACE, ctypes.c_uint64(nbytes))
         for number, value in zip(_ALIGNMENT, alignments, strict=True):
@@ -144,10 +149,14 @@ def matmul(
 ) -> bool:
     """Queue a product of two column-major matrices; False where cublasLt has no such epilogue.
 
+    It has none either for a vector, or for what is kept, at less than a multiple of 16 bytes.
+
     Args:
         first, second, out: addresses. Of a row-major product the first is its second.
         workspace: address and bytes.
     """
+    if (epilogue.vector | epilogue.kept) % _EPILOGUE_ALIGNED:
+        return False
     alignments = tuple([min(_ALIGNED, x & -x) for x in (first, second, out, out)])
     found = prepared.product(laid.operations, laid.sizes, laid.leading, kind, epilogue.code,
                              epilogue.leading, alignments, workspace[1])

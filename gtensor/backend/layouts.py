@@ -91,10 +91,18 @@ class Plan(NamedTuple):
     sizes: tuple[int, int, int]  # columns and rows of out, inner length
     leading: tuple[int, int, int]  # of a, b, out
     axes: tuple[Axis, ...]  # of a batch: those that one step covers are one
+    step_bits: int  # the steps of all axes, in bytes, or-ed: shows how the matrices are aligned
 
     def products(self) -> int:
         """How many there are."""
         return prod(axis.length for axis in self.axes)
+
+    def longest_even(self) -> tuple[Axis, Plan]:
+        """The longest axis with no negative step, and the plan without it."""
+        even = [axis for axis in self.axes if min(axis.steps) >= 0]
+        chosen = max(even, key=lambda axis: axis.length, default=Axis(1, (0, 0, 0)))
+        rest = [axis for axis in self.axes if axis is not chosen]
+        return chosen, self._replace(axes=tuple(rest))
 
     def starts(self) -> Iterator[tuple[int, ...]]:
         """Where the matrices of each product begin in a, b and out, in elements."""
@@ -122,8 +130,15 @@ def plan(a_at: At, b_at: At, out_at: At) -> Plan | None:
     axes = merged(map(Axis, lead, steps))
     if axes and op_a == AS_IT_LIES and axes[-1].steps == (rows * leading_a, 0, rows * leading):
         rows *= axes.pop().length  # b serves all: the matrices of a are rows of one
+    sizes = a_at[2], b_at[2], out_at[2]
+    if exchanged:
+        sizes = sizes[1], sizes[0], sizes[2]
+    step_bits = 0
+    for axis in axes:
+        for step, size in zip(axis.steps, sizes, strict=True):
+            step_bits |= step * size
     return Plan(exchanged, (op_b, op_a), (out.shape[-1], rows, a.shape[-1]),
-                (leading_a, leading_b, leading), tuple(axes))
+                (leading_a, leading_b, leading), tuple(axes), step_bits)
 
 
 def readable(x: At) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import hostcuda
-from gtensor.backend import cublas, get_device, layouts
+from gtensor.backend import cublas, cublaslt, get_device, layouts
 from gtensor.testing.compare import close
 
 pytestmark = pytest.mark.gpu
@@ -232,6 +233,159 @@ def test_a_table_of_addresses_is_made_once_for_the_same_memory():
     assert np.array_equal(device.to_numpy(captured), device.to_numpy(out))
 
 
+def shifted(x: np.ndarray, offset: int) -> Any:
+    """The values on the GPU, that many elements behind a multiple of 256 bytes."""
+    device = get_device("cuda")
+    whole = device.xp.zeros(x.size + offset, x.dtype)
+    part = whole[offset:].reshape(x.shape)
+    part[...] = device.from_numpy(x)
+    return part
+
+
+def by_heads(rng: Any, lead: tuple[int, int], rows: int, columns: int, dtype: np.dtype,
+             offset: int) -> tuple[np.ndarray, Any]:
+    """Matrices (*lead, rows, columns) as attention has them: heads lie beside each other."""
+    x = numbers((lead[0], rows, lead[1], columns), dtype, int(rng.integers(1 << 32)))
+    return x.swapaxes(1, 2), shifted(x, offset).swapaxes(1, 2)
+
+
+STRICT = [(np.dtype(np.float16), 0), (BFLOAT16, 0), (np.dtype("f4"), 1), (np.dtype("c8"), 1)]
+
+
+@on_host
+@pytest.mark.parametrize(("dtype", "tf32"), [*STRICT, (np.dtype("f4"), 0), (np.dtype("f8"), 0)],
+                         ids=str)
+def test_a_batch_that_is_not_aligned_goes_by_strides(dtype, tf32):
+    """cuBLAS may read matrices of halves and of TF32 in a table 16 bytes at a time."""
+    device, rng = get_device("cuda"), np.random.default_rng()
+    about = f"seed {rng.bit_generator.seed_seq.entropy}"
+    wide = np.complex128 if dtype.kind == "c" else np.float64
+    tolerance = (TOLERANCE.get(dtype.name, 1e-10),) * 2
+    step = 16 // dtype.itemsize  # elements
+    for lead, inner, offsets, aligned in (
+        ((3, 5), step, (0, 0, 0), True), ((2, 7), step, (step, 0, step), True),
+        ((3, 5), step, (1, 0, 0), False), ((5, 3), step, (0, step + 1, 0), False),
+        ((3, 3), 2 * step, (0, 0, 1), False), ((3, 5), step + 1, (0, 0, 0), False),
+        ((4, 2), 2 * step - 1, (step, step, step), False), ((7, 2), 3, (3, 1, 2), False),
+    ):
+        for flipped in (False, True):
+            (a, left), (b, right), (c, out) = (
+                by_heads(rng, lead, rows, columns, dtype, offset) for rows, columns, offset in zip(
+                    (4, 8, 4), (inner, inner, 8), offsets, strict=True))
+            if flipped:  # a step back along the longer axis, which no strided call takes
+                axis = int(lead[1] > lead[0])
+                a, left = np.flip(a, axis), device.xp.flip(left, axis)
+            hostcuda.reset_counters()
+            with gt.settings.override(tf32=tf32):
+                device.matmul(left, right.swapaxes(2, 3), out, 0.5)
+            found = hostcuda.counters()
+            wanted = a.astype(wide) @ b.swapaxes(2, 3).astype(wide) + 0.5 * c.astype(wide)
+            close(f"{about}, {lead}, {inner}, {offsets}", out, wanted, tolerance)
+            calls = max(lead) if flipped and lead[0] != lead[1] else min(lead)
+            assert found.library == (
+                {"cublasGemmBatchedEx": 1} if aligned or (dtype, tf32) not in STRICT
+                else {"cublasGemmStridedBatchedEx": calls})
+
+
+@on_host
+@pytest.mark.parametrize(("dtype", "tf32"), STRICT, ids=str)
+def test_a_batch_that_is_not_aligned_and_takes_many_calls_is_one_launch(dtype, tf32):
+    device, rng = get_device("cuda"), np.random.default_rng()
+    lead = cublas._MOST_CALLS + 1, cublas._MOST_CALLS + 2
+    (a, left), (b, right) = (by_heads(rng, lead, 2, 3, dtype, 1) for _ in range(2))
+    with gt.settings.override(tf32=tf32):
+        for transposed in (False, True):
+            out = device.xp.empty((*lead, 2, 2), dtype)
+            hostcuda.reset_counters()
+            device.matmul(left, right.swapaxes(2, 3), out.swapaxes(2, 3) if transposed else out)
+            found = hostcuda.counters()
+            assert found.library == {} and sum(found.kernels.values()) == 1
+            wide = np.complex128 if dtype.kind == "c" else np.float64
+            product = a.astype(wide) @ b.swapaxes(2, 3).astype(wide)
+            close("the product", out.swapaxes(2, 3) if transposed else out, product,
+                  (TOLERANCE[dtype.name],) * 2)
+
+
+@on_host
+def test_every_row_of_a_table_of_addresses_is_aligned(monkeypatch):
+    """In a capture, too, and where a table is larger than what a stream keeps."""
+    device, rng, seen = get_device("cuda"), np.random.default_rng(), []
+    real = cublas.call
+
+    def noted(name: str, *given: Any) -> None:
+        if name == "cublasGemmBatchedEx_64":
+            seen.extend(given[place] for place in (7, 10, 14))
+        real(name, *given)
+
+    monkeypatch.setattr(cublas, "call", noted)
+    monkeypatch.setattr(cublas, "_TABLE_ELEMENTS", 128)
+    device.products._tables.clear()
+    for lead in ((3, 5), (3, 3), (1, 2), (5, 5), (2, 2), (7, 7), (3, 7)):
+        for captured in (False, True):
+            (a, left), (b, right) = (
+                by_heads(rng, lead, 4, 4, np.dtype("f4"), 0) for _ in range(2))
+            seen.clear()
+            if captured:
+                graph = gt.Graph("cuda")
+                with graph.capture():
+                    out = device.matmul(left, right)
+                graph.replay()
+            else:
+                out = device.matmul(left, right)
+            np.testing.assert_allclose(device.to_numpy(out), a @ b, rtol=1e-4, atol=1e-4)
+            assert len(seen) == (3 if min(lead) > 1 else 0)
+            assert [address % 32 for address in seen] == [0] * len(seen), lead
+    device.products._tables.clear()
+
+
+@on_host
+@pytest.mark.parametrize("dtype", [*DTYPES[:2], np.dtype("f4"), np.dtype("f8")], ids=str)
+def test_an_epilogue_of_a_vector_that_is_not_aligned_is_composed(dtype):
+    device, rng = get_device("cuda"), np.random.default_rng()
+    tolerance = (TOLERANCE.get(dtype.name, 1e-10),) * 2
+    a, b, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((5, 8), (8, 16), (16,)))
+    product = a.astype("f8") @ b.astype("f8")
+    left, right, step = placed(a, "rows"), placed(b, "rows"), 16 // dtype.itemsize
+    for offset in (0, 1, step - 1, step, step + 1):
+        fits = offset % step == 0
+        vector, sums = shifted(bias, offset), shifted(np.full(5, np.nan, dtype), offset)
+        out = device.xp.empty((5, 16), dtype)
+        hostcuda.reset_counters()
+        device.matmul(left, right, out, bias=vector)
+        assert hostcuda.counters().library == {"cublasLtMatmul" if fits else "cublasGemmEx": 1}
+        close("the product", out, product + bias.astype("f8"), tolerance)
+        device.matmul(left, right, out, sums=sums)
+        close("the sums", sums, a.astype("f8").sum(-1), tolerance)
+        kept = device.xp.empty(*cublas.kept_layout("relu", 5, 16, dtype))
+        again = device.products.activated(left, right, out, "relu", vector, kept)
+        assert again == fits
+        assert device.products.differentiated(left, right, out, "relu", kept, vector) == fits
+        wrong = device.xp.empty(kept.nbytes + 8, np.uint8)[8:].reshape(kept.shape)
+        assert not device.products.activated(left, right, out, "relu", None, wrong)
+
+
+@on_host
+def test_a_layer_with_biases_that_are_not_aligned_has_right_values_and_gradients():
+    """Views of one flat buffer of parameters."""
+    rng = np.random.default_rng()
+    given = [rng.standard_normal(shape).astype("f4")
+             for shape in ((6, 3), (5, 3), (5,), (3, 5), (3,))]
+    for activation in ("relu", "gelu_tanh"):
+        results = []
+        for on_gpu in (True, False):
+            flat = gt.tensor(np.concatenate([[0.5], *(x.ravel() for x in given)]).astype("f4"),
+                             device="cuda" if on_gpu else "cpu", requires_grad=True)
+            parts, start = [], 1
+            for x in given:
+                parts.append(flat[start:start + x.size].reshape(x.shape))
+                start += x.size
+            y = gt.nn.functional.feed_forward(*parts, activation=activation)
+            gt.sum(y * y).backward()
+            results.append((y.numpy(), flat.grad.numpy()))
+        for found, wanted in zip(*results, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 @on_host
 def test_a_stream_has_a_workspace_of_its_own_that_goes_with_it():
     from gtensor.hostcuda.libraries.cublas import handles
@@ -401,6 +555,15 @@ FAULTS = {
         layouts, "_leading", lambda rows, columns, down, across: columns,
         test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
         (np.dtype(np.float32),)),
+    "matrices of halves that are not aligned go by addresses": (
+        cublas, "_ALIGNED", 1, test_a_batch_that_is_not_aligned_goes_by_strides,
+        (np.dtype(np.float16), 0)),
+    "the rows of a table lie where the last one ends": (
+        cublas, "_width", lambda count: count,
+        test_every_row_of_a_table_of_addresses_is_aligned, (pytest.MonkeyPatch,)),
+    "an epilogue's vector may lie anywhere": (
+        cublaslt, "_EPILOGUE_ALIGNED", 1,
+        test_an_epilogue_of_a_vector_that_is_not_aligned_is_composed, (np.dtype("f4"),)),
     "an out may overlap an input": (
         cublas, "check_out", lambda *given: None,
         test_what_is_refused_is_named_before_anything_is_changed, ()),
@@ -414,5 +577,8 @@ def test_a_planted_fault_is_caught(name, monkeypatch):
     monkeypatch.setattr(where, what, wrong)
     layouts.plan.cache_clear()
     with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
-        test(*arguments)
+        test(*(monkeypatch if x is pytest.MonkeyPatch else x for x in arguments))
     layouts.plan.cache_clear()
+    with suppress(RuntimeError):  # a fault of the device is found where the host waits for it
+        get_device("cuda").synchronize()
+    hostcuda.forgive()

@@ -47,6 +47,16 @@ def _forget_constants() -> None:
 
 
 @pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The errors of the device that a library's work has made. They do not stay."""
+    from gtensor.hostcuda.libraries.calls import runtime
+
+    found: list[int] = []
+    monkeypatch.setattr(runtime, "fail", lambda sentence, error=719: found.append(error))
+    return found
+
+
+@pytest.fixture
 def dry_cuda() -> Iterator[None]:
     """The default device is a host device that counts its work and computes nothing."""
     hostcuda.configure("eager", dry=True)

@@ -260,6 +260,82 @@ def test_strided_and_pointer_batches(t: str) -> None:
     close(listed.transpose(0, 2, 1), wanted)
 
 
+def batch_of(
+    dtype: Any, compute: int, offset: int = 0, which: int = 0, table: int = 0, mode: int = 0,
+    name: str = "cublasGemmBatchedEx"
+) -> tuple[int, bool]:
+    """The status of a product of two, and whether its values are right.
+
+    One matrix of an operand lies `offset` bytes behind a multiple of 16, its array of addresses
+    `table` bytes.
+    """
+    rng, m, count = np.random.default_rng(), 8, 2
+    kind = {value: key for key, value in cublas.NUMPY.items()}.get(
+        "f2" if dtype == np.float16 else "f4" if dtype == np.float32 else dtype)
+    matrices, tables, kept = [], [], []
+    for place in range(3):
+        parts = []
+        for index in range(count):
+            memory = np.zeros(m * m * np.dtype(dtype).itemsize + 64, np.uint8)
+            begin = -memory.ctypes.data % 16 + (offset if (place, index) == (which, 1) else 0)
+            kept.append(memory)
+            part = memory[begin:begin + m * m * np.dtype(dtype).itemsize].view(dtype).reshape(m, m)
+            part[...] = values(rng, (m, m), dtype)
+            parts.append(part)
+        room = np.zeros(16, np.uint64).view(np.uint8)
+        begin = -room.ctypes.data % 16 + (table if place == which else 0)
+        rows = room[begin:begin + 8 * count].view(np.uint64)
+        rows[...] = [part.ctypes.data for part in parts]
+        kept.append(room)
+        matrices.append(parts)
+        tables.append(rows)
+    scale, wide = np.float32, np.float64
+    one, zero = number(1, scale), number(0, scale)
+    with blas() as handle:
+        assert call(LIBRARY, "cublasSetMathMode", handle, mode) == 0
+        if name == "cublasSgemmBatched":
+            status = call(LIBRARY, name, handle, 0, 0, m, m, m, one, tables[0], m, tables[1], m,
+                          zero, tables[2], m, count)
+        else:
+            status = call(LIBRARY, name, handle, 0, 0, m, m, m, one, tables[0], kind, m, tables[1],
+                          kind, m, zero, tables[2], kind, m, count, compute, -1)
+    wanted = [b.astype(wide) @ a.astype(wide) for a, b in zip(*matrices[:2], strict=True)]
+    right = all(np.allclose(c.astype(wide), w, rtol=0, atol=0.1)
+                for c, w in zip(matrices[2], wanted, strict=True))
+    return status, right
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_halves_and_tf32_by_addresses_are_aligned_to_sixteen_bytes(
+    which: int, faults: list[int]
+) -> None:
+    """cublasGemmBatchedEx reads addresses on the device, so misaligned ones fault there."""
+    for dtype, compute, mode, strict in (
+        (np.float16, 68, 0, True), (BFLOAT16, 68, 0, True), (np.float32, 77, 0, True),
+        (np.float32, 74, 0, True), (np.float32, 68, 3, True), (np.float32, 68, 3 | 16, True),
+        (np.float32, 68, 0, False), (np.float32, 69, 0, False),
+    ):
+        for offset in (0, 4, 8, 16):
+            faults.clear()
+            status, right = batch_of(dtype, compute, offset, which, mode=mode)
+            assert status == 0
+            wrong = strict and offset % 16 != 0
+            assert (faults, right) == ([716] if wrong else [], not wrong), (dtype, compute, offset)
+    for mode in (0, 3):
+        faults.clear()
+        batch_of(np.float32, 68, 8, which, mode=mode, name="cublasSgemmBatched")
+        assert faults == [716] * bool(mode), "only in a fast math mode"
+    faults.clear()
+    assert batch_of(np.float32, 68, 2, which) == (0, False)
+    assert faults == [716], "not at a whole element"
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_an_array_of_addresses_begins_at_a_multiple_of_sixteen_bytes(which: int) -> None:
+    for table, status in ((0, 0), (8, NOT_SUPPORTED), (16, 0), (24, NOT_SUPPORTED)):
+        assert batch_of(np.float32, 68, which=which, table=table) == (status, not status)
+
+
 def test_integer_products_need_multiples_of_four() -> None:
     a, c, one = np.ones((8, 8), np.int8), np.zeros((8, 8), np.int32), number(1, "i4")
     with blas() as handle:

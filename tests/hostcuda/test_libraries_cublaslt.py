@@ -37,9 +37,12 @@ def put(kind: str, handle: int, number: int, dtype: Any, value: int) -> int:
 def matmul(
     a: np.ndarray, b: np.ndarray, d: np.ndarray, kind: int = R32F, compute: int = 68,
     out: int | None = None, order: int = 0, batch: int = 1, workspace: int = 0, nbytes: int = 0,
-    **description: int
+    promised: int = 8, **description: int
 ) -> int:
-    """D = A B^T in column order with leading dimension LD; the status."""
+    """D = A B^T in column order with leading dimension LD; the status.
+
+    `promised`: how all matrices are aligned, in bytes.
+    """
     out = kind if out is None else out
     scale = {70: cublas.R64F}.get(compute, R32F)
     one, zero = (np.array([x], cublas.NUMPY[scale]) for x in (1, 0))
@@ -53,6 +56,8 @@ def matmul(
             assert put("MatrixLayout", layout, BATCH, np.int32, batch) == 0
             assert put("MatrixLayout", layout, STRIDE, np.int64, stride) == 0
         assert put("MatmulPreference", preference, 1, np.uint64, nbytes) == 0
+        for number in (5, 6, 7, 8):
+            assert put("MatmulPreference", preference, number, np.int32, promised) == 0
         found, count = (cublaslt.Algorithm * 1)(), np.zeros(1, np.int32)
         status = call(LIBRARY, "cublasLtMatmulAlgoGetHeuristic", lt, what, la, lb, ld, ld,
                       preference, 1, ctypes.addressof(found), count)
@@ -171,6 +176,46 @@ def test_what_nvidia_refuses_is_refused(name: str) -> None:
     options, status = REFUSED[name]
     a = np.ones((LD, LD), np.complex128)
     assert matmul(a, a, np.zeros((LD, LD), np.complex128), **options) == status
+
+
+def at(x: np.ndarray, offset: int) -> np.ndarray:
+    """A copy that lies so many bytes behind a multiple of 256."""
+    memory = np.zeros(x.nbytes + 512, np.uint8)
+    start = -memory.ctypes.data % 256 + offset
+    found = memory[start:start + x.nbytes].view(x.dtype).reshape(x.shape)
+    found[...] = x
+    return found
+
+
+def test_what_an_epilogue_points_to_is_aligned_to_sixteen_bytes(faults: list[int]) -> None:
+    """NVIDIA's heuristic may take a kernel that loads 16 bytes of it; the call itself succeeds."""
+    a, b, _, bias = operands()
+    left, right, d = stored(a, LD), stored(b, LD), stored(np.zeros((M, N), np.float32), LD)
+    for offset in (0, 4, 8, 16, 32):
+        kept, vector = at(np.zeros((N, 128), np.float32), offset), at(bias, offset)
+        options: tuple[dict[str, int], ...] = (
+            {"epilogue": 4, "bias": vector.ctypes.data},
+            {"epilogue": 512, "bias": vector.ctypes.data},
+            {"epilogue": 130, "aux": kept.ctypes.data, "aux_ld": 128},
+            {"epilogue": 160, "aux": kept.ctypes.data, "aux_ld": 8},
+        )
+        for given in options:
+            faults.clear()
+            assert matmul(left, right, d, **given) == 0
+            assert faults == ([716] if offset % 16 else []), (given, offset)
+
+
+def test_matrices_are_aligned_as_the_preferences_said(faults: list[int]) -> None:
+    a, b, product, _ = operands()
+    for offset, promised in ((4, 4), (4, 8), (16, 16), (16, 256), (0, 256)):
+        for which in range(3):
+            given = [at(x, offset if place == which else 0) for place, x in enumerate(
+                (stored(a, LD), stored(b, LD), stored(np.zeros((M, N), np.float32), LD)))]
+            faults.clear()
+            assert matmul(*given, promised=promised) == 0
+            assert faults == ([716] if offset % promised else []), (offset, promised, which)
+            if not faults:
+                close(loaded(given[2], M, N)[:M], product, np.float32)
 
 
 def test_attributes_have_sizes() -> None:

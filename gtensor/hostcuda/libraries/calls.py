@@ -58,8 +58,8 @@ def require(condition: bool, status: int) -> None:
 # ---------------------------------------------------------------------------- memory
 
 
-class Unreachable(Exception):
-    """Queued work accessed memory that the device does not reach; libhostcuda noted the error."""
+class Faulted(Exception):
+    """Queued work accessed memory as no GPU can; libhostcuda noted the error."""
 
 
 def reach(address: int, nbytes: int) -> None:
@@ -69,7 +69,16 @@ def reach(address: int, nbytes: int) -> None:
     """
     name = getattr(_running, "name", None)
     if name is not None and runtime.reach(address, nbytes, name):
-        raise Unreachable
+        raise Faulted
+
+
+def wide(address: int, nbytes: int, what: str) -> None:
+    """Ends queued work as a GPU would, with a misaligned address, where it loads so many bytes."""
+    if address % nbytes:
+        name = getattr(_running, "name", None)
+        runtime.fail(f"{name}: {what} at {address:#x}, which is no multiple of {nbytes} bytes",
+                     MISALIGNED_ADDRESS)
+        raise Faulted
 
 
 class _Span:
@@ -157,7 +166,8 @@ _RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _works: dict[int, tuple[str, Work]] = {}
 _running = threading.local()  # `name`: of the work that this thread runs
 _keys = itertools.count(1)
-LAUNCH_FAILURE = 719  # cudaErrorLaunchFailure: stays until the process ends
+# cudaError_t: they stay until the process ends.
+MISALIGNED_ADDRESS, LAUNCH_FAILURE = 716, 719
 
 
 @_RUN
@@ -166,7 +176,7 @@ def _run(key: int) -> None:
         _running.name, work = _works[key]
         with np.errstate(all="ignore"):  # a GPU warns of no overflow
             work()
-    except Unreachable:
+    except Faulted:
         pass
     except BaseException as error:  # the caller is C: no exception may leave
         traceback.print_exc()
@@ -241,11 +251,15 @@ class Runtime:
             return 0
         return int(self.native.hostcuda_reach(address, nbytes, name.encode()))
 
-    def fail(self, sentence: str) -> None:
-        """Set a sticky error of the device; only from within queued work."""
-        self.failures.append(sentence)
+    def fail(self, sentence: str, error: int = LAUNCH_FAILURE) -> None:
+        """Set a sticky error of the device; only from within queued work.
+
+        After a launch failure, which stands for a bug of a stand-in, the libraries refuse all.
+        """
+        if error == LAUNCH_FAILURE or self.native is None:
+            self.failures.append(sentence)
         if self.native is not None:
-            self.native.hostcuda_fail(LAUNCH_FAILURE, sentence.encode())
+            self.native.hostcuda_fail(error, sentence.encode())
 
 
 runtime = Runtime()
