@@ -128,6 +128,16 @@ class CudaDevice(Device):
     def current_stream(self) -> CudaStream:
         return self.streams.current()
 
+    def synchronize(self) -> None:
+        """Block until the current stream's work has completed.
+
+        If work of ended streams can only be waited for with the device, this waits for the device.
+        """
+        if self.streams.needs_wait():
+            self.streams.synchronize()
+        else:
+            super().synchronize()
+
     def new_stream(self, priority: int = 0) -> CudaStream:
         return self.streams.made(priority)
 

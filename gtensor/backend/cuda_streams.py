@@ -2,15 +2,24 @@
 
 Streams are identified by the driver's stream id, since handles are recycled. A device holds its
 streams by weak references. When a stream has ended, an event behind all work of the device's
-context covers its work.
+context covers its work (`StreamBook.everything`).
+
+To record that event while a stream of the context is captured is an error, which breaks the capture
+in every capture mode (CUDA driver API, "cuCtxRecordEvent"). So it is postponed during captures of
+gtensor, and of other libraries on streams that the device has met, on CuPy's current stream, or on
+any stream that is not non-blocking. Another capture cannot be seen. If it made the driver refuse
+the event, the device asks for none again. Ended streams then count as at work until the next
+synchronization of the device (`StreamBook.synchronize`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +27,8 @@ if TYPE_CHECKING:
     from gtensor.backend.streams import Event
 
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+_NEVER = 801, 900  # CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+_LEGACY = 1  # the handle CU_STREAM_LEGACY
 _PER_THREAD = 2  # the handle of cudaStreamPerThread, which means another stream in each thread
 
 
@@ -102,24 +113,43 @@ class CudaEvent:
 
 
 class IdleEvent:
-    """An event behind all work of a device, where the driver has no such event.
+    """An event behind all work of a device, where the driver has not recorded one yet.
 
-    It is done after a `synchronize`, which the arena calls only when memory is short.
+    It is recorded later if that becomes possible, behind all work until then. Else it is done when
+    the device has been waited for, which `synchronize` does.
     """
 
-    event = None
+    def __init__(self, book: StreamBook) -> None:
+        self._book = book
+        self._number = book.number()
+        self._later: CudaEvent | None = None
 
-    def __init__(self, synchronize: Callable[[], None]) -> None:
-        self._synchronize = synchronize
-        self._done = False
+    @property
+    def event(self) -> Any:
+        """CuPy's event; None if there is none: then only the host can wait."""
+        later = self._recorded()
+        return None if later is None else later.event
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a stream that waits for it blocks the host."""
+        return not self.done() and self._later is None
 
     def done(self) -> bool:
-        return self._done
+        if self._book.settled > self._number:
+            return True
+        later = self._recorded()
+        return later is not None and later.done()
 
     def synchronize(self) -> None:
-        if not self._done:
-            self._synchronize()
-            self._done = True
+        if not self.done():
+            self._book.synchronize()
+
+    def _recorded(self) -> CudaEvent | None:
+        if self._later is None and self._book.settled < self._number:
+            with suppress(Exception):  # the driver failed: the device is waited for instead
+                self._later = self._book.recorded()
+        return self._later
 
 
 class CudaStream:
@@ -215,17 +245,21 @@ class CudaStream:
 class StreamBook:
     """The streams that one device has seen, by id; `ended(id, event)` is called when one ends.
 
-    `captures` counts the streams under capture. While there are any, no event is recorded behind
-    the whole context, which would break the capture.
+    `captures` counts gtensor's streams under capture. Waits for the device and events that need one
+    are numbered: those with a number below `settled` are done.
     """
 
     def __init__(self, index: int, ended: Callable[[int, Event], None]) -> None:
         self.captures = 0
+        self.settled = 0
         self.device = cupy().cuda.Device(index)  # `with` makes it CuPy's current one
         self._index = index
         self._known: dict[int, CudaStream] = {}
         self._ended = ended
         self._on_device = cupy().cuda.get_current_stream
+        self._numbers = itertools.count(1)
+        self._newest = 0  # event that needs a wait for the device
+        self._refused = False  # whether the driver is not to be asked for such an event again
 
     def get(self, number: int) -> CudaStream | None:
         """The stream with that id, None if it was never seen or has ended."""
@@ -283,23 +317,66 @@ class StreamBook:
             return known
 
     def everything(self) -> CudaEvent | IdleEvent:
-        """An event behind all work of the device so far (CUDA driver API, cuCtxRecordEvent)."""
+        """An event behind all work of the device so far."""
+        return self.recorded() or IdleEvent(self)
+
+    def recorded(self) -> CudaEvent | None:
+        """The same; None if the driver refuses to record it, or it could break a capture."""
+        if self._refused or self.captures:
+            return None
         record = getattr(driver(), "cuCtxRecordEvent", None)
+        if record is None:  # an old driver
+            self._refused = True
+            return None
         with self.device:
-            if record is not None and not self.captures:
-                context = ctypes.c_void_p()
-                driver().cuCtxGetCurrent(ctypes.byref(context))
-                event = cupy().cuda.Event(disable_timing=True)
-                if record(context, ctypes.c_void_p(event.ptr)) == 0:
-                    return CudaEvent(event)
-        return IdleEvent(self.device.synchronize)
+            if self._is_captured():
+                return None
+            context = ctypes.c_void_p()
+            driver().cuCtxGetCurrent(ctypes.byref(context))
+            event = cupy().cuda.Event(disable_timing=True)
+            status = record(context, ctypes.c_void_p(event.ptr))
+        if status in _NEVER:
+            self._refused = True
+        return None if status else CudaEvent(event)
+
+    def _is_captured(self) -> bool:
+        """Whether a stream is captured, as far as can be asked without a harm to the capture.
+
+        Of the legacy stream the question means all streams that it blocks, and is answered by an
+        error (CUDA driver API, "cuStreamIsCapturing").
+        """
+        handles = {_LEGACY, self._on_device(self._index).ptr or _LEGACY}
+        for number in self.ids():
+            known = self._known.get(number)
+            stream = None if known is None else known._usable()
+            if stream is not None:
+                handles.add(stream.ptr or _LEGACY)
+        found = ctypes.c_int()
+        return any(driver().cuStreamIsCapturing(ctypes.c_void_p(handle), ctypes.byref(found))
+                   or found.value for handle in handles)
+
+    def number(self) -> int:
+        """The number of an event that needs a wait for the device, unless it is recorded later."""
+        self._newest = next(self._numbers)
+        return self._newest
+
+    def needs_wait(self) -> bool:
+        """Whether there are events that only a wait for the device makes done."""
+        return self._refused and self._newest > self.settled
+
+    def synchronize(self) -> None:
+        """Wait for the device. Events behind all its work are then done, if they were made before.
+        """
+        number = next(self._numbers)  # what is made while the device is waited for has a later one
+        self.device.synchronize()
+        self.settled = max(self.settled, number)
 
     def _gone(self, number: int) -> None:
         """A stream has ended. It stays known until all listeners have an event behind its work."""
         try:
             last = self.everything()
-        except Exception:  # its users wait for the device instead
-            last = IdleEvent(self.device.synchronize)
+        except Exception:  # the driver failed: its users wait for the device instead
+            last = IdleEvent(self)
         try:
             self._ended(number, last)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import cupy
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
+from gtensor import hostcuda, memory
 from gtensor.backend import cuda, cuda_streams
 from gtensor.backend.cuda_streams import CudaEvent, IdleEvent, StreamBook
 from gtensor.backend.ordering import Ordering
@@ -142,7 +144,6 @@ def test_a_stream_ends_although_the_driver_fails(world, monkeypatch):
 
     world.numbers[40] = 7
     monkeypatch.setattr(StreamBook, "everything", fail)
-    world.streams.device.synchronize = lambda: None
     ended = []
     world.streams._ended = lambda number, last: ended.append(last)
     world.streams.known(stand_in(40))
@@ -159,13 +160,48 @@ def test_a_stream_that_is_gone_waits_on_the_host(world):
     assert waited == [event]
 
 
-def test_waiting_for_a_whole_device_happens_once():
-    waited = []
-    event = IdleEvent(lambda: waited.append(1))
-    assert not event.done()
+def unrecorded(world, monkeypatch) -> list[int]:
+    """The waits for the device, of a driver that has no event behind all its work."""
+    monkeypatch.setattr(StreamBook, "recorded", lambda book: None)
+    waits = []
+    world.streams.device.synchronize = lambda: waits.append(1)
+    return waits
+
+
+def test_one_wait_for_a_device_settles_the_events_before_it(world, monkeypatch):
+    waited = unrecorded(world, monkeypatch)
+    first, second = IdleEvent(world.streams), IdleEvent(world.streams)
+    assert not first.done() and first.blocks and first.event is None
+    second.synchronize()
+    first.synchronize()
+    third = IdleEvent(world.streams)
+    assert waited == [1] and first.done() and second.done() and not third.done()
+    assert not first.blocks and third.blocks
+    world.streams.device.synchronize = lambda: IdleEvent(world.streams).done()
+    world.streams.synchronize()
+    assert third.done()
+
+
+def test_an_event_made_while_the_device_is_waited_for_is_not_settled_by_it(world, monkeypatch):
+    unrecorded(world, monkeypatch)
+    made = []
+    world.streams.device.synchronize = lambda: made.append(IdleEvent(world.streams))
+    world.streams.synchronize()
+    assert not made[0].done()
+    world.streams.synchronize()
+    assert made[0].done()
+
+
+def test_an_event_that_could_not_be_recorded_is_recorded_later(world, monkeypatch):
+    waited, recorded = unrecorded(world, monkeypatch), CudaEvent(Recorded())
+    recorded.event.done = False
+    event = IdleEvent(world.streams)
+    assert not event.done() and event.blocks
+    monkeypatch.setattr(StreamBook, "recorded", lambda book: recorded)
+    assert event.event is recorded.event and not event.done() and not event.blocks
+    recorded.event.done = True
     event.synchronize()
-    event.synchronize()
-    assert waited == [1] and event.done()
+    assert event.done() and waited == []
 
 
 def test_streams_wait_for_gtensors_events(world):
@@ -292,3 +328,160 @@ def test_a_threads_first_op_has_the_devices_context():
     thread.start()
     thread.join()
     assert found == [0]
+
+
+# -- ends of streams that the driver has no event for ----------------------------------------------
+
+on_host = pytest.mark.host_cuda
+ELEMENTS = 1 << 22
+
+
+class Refusing:
+    """The driver, which answers this status where an event behind all work is asked for."""
+
+    def __init__(self, status: int) -> None:
+        self.asked = 0
+        self._status, self._driver = status, cuda_streams.driver()
+
+    def cuCtxRecordEvent(self, context, event) -> int:
+        self.asked += 1
+        return self._status
+
+    def __getattr__(self, name):
+        return getattr(self._driver, name)
+
+
+@pytest.fixture
+def book(monkeypatch):
+    """The book of the default GPU, whose arena is empty and whose driver has refused nothing."""
+    device = gt.device("cuda")
+    gt.zeros(1, device=device)
+    gc.collect()
+    cupy.cuda.Device().synchronize()
+    memory.empty_cache("cuda")
+    monkeypatch.setattr(device.streams, "_refused", False)
+    with memory.use_arena(True):
+        yield device.streams
+    memory.empty_cache("cuda")
+
+
+def ended() -> int:
+    """Work on a stream that ends. Returns what is reserved then."""
+    side = gt.stream("cuda")
+    with side:
+        gt.zeros((ELEMENTS,), device="cuda")
+    del side
+    gc.collect()
+    return memory.stats("cuda").reserved
+
+
+def grown() -> int:
+    """What is reserved after an allocation on this stream, which is free again."""
+    gt.zeros((ELEMENTS,), device="cuda")
+    return memory.stats("cuda").reserved
+
+
+@pytest.mark.gpu
+@on_host
+@pytest.mark.parametrize(("status", "asked"), [(801, 1), (900, 1), (999, None)])
+def test_memory_of_a_stream_whose_end_has_no_event_is_reused_after_a_wait_for_the_device(
+    book, monkeypatch, capsys, status, asked
+):
+    refusing = Refusing(status)
+    monkeypatch.setattr(cuda_streams, "driver", lambda: refusing)
+    before = ended()
+    hostcuda.reset_counters()
+    after = grown()
+    assert after > before, "the stream may still be at work"
+    assert not hostcuda.counters().synchronizations, "an allocation waits for nothing"
+    memory.empty_cache("cuda")  # the memory of this stream, and by a wait that of the other one
+    before = ended()
+    if asked:
+        gt.device("cuda").synchronize()
+    else:
+        book.synchronize()
+    assert grown() == before, "reused"
+    assert refusing.asked == asked if asked else refusing.asked > 1
+    assert capsys.readouterr().err == ""
+
+
+CAPTURES = {
+    "of a stream that blocks": ({}, False, False),
+    "of CuPy's current stream": ({"non_blocking": True}, True, False),
+    "of a stream that gtensor has met": ({"non_blocking": True}, False, True),
+}
+
+
+@pytest.mark.gpu
+@on_host
+@pytest.mark.parametrize("name", CAPTURES)
+def test_a_stream_that_ends_while_another_library_captures_does_not_break_the_capture(book, name):
+    options, current, met = CAPTURES[name]
+    stream = cupy.cuda.Stream(**options)
+    if met:
+        gt.device("cuda").stream_from(stream)
+    side = gt.stream("cuda")
+    with side:
+        gt.zeros((ELEMENTS,), device="cuda")
+    with stream if current else nullcontext():
+        stream.begin_capture()
+        del side
+        gc.collect()
+        graph = stream.end_capture()
+    graph.launch(cupy.cuda.Stream(non_blocking=True))
+    assert not book._refused
+    before = memory.stats("cuda").reserved
+    assert grown() == before, "the event was recorded after the capture"
+
+
+@pytest.mark.gpu
+@on_host
+def test_a_stream_that_ends_within_a_capture_of_gtensors_hands_its_memory_on(book):
+    side, x = gt.stream("cuda"), gt.ones(3, device="cuda")
+    with side:
+        gt.zeros((ELEMENTS,), device="cuda")
+    graph = gt.Graph("cuda")
+    with graph.capture():
+        y = x + 1
+        del side
+        gc.collect()
+    graph.replay()
+    assert y.numpy().sum() == 6 and not book._refused
+    before = memory.stats("cuda").reserved
+    assert grown() == before
+
+
+@pytest.mark.gpu
+@on_host
+def test_a_capture_that_cannot_be_seen_is_broken_once_at_most(book, capsys):
+    """As NVIDIA documents of cuCtxRecordEvent; the device then asks for no such event again."""
+    for broken in (True, False):
+        stream = cupy.cuda.Stream(non_blocking=True)
+        stream.begin_capture()
+        before = ended()
+        if broken:
+            with pytest.raises(cupy.cuda.runtime.CUDARuntimeError, match="Invalidated"):
+                stream.end_capture()
+        else:
+            stream.end_capture()
+        assert book._refused
+        gt.device("cuda").synchronize()
+        assert grown() == before
+        memory.empty_cache("cuda")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.gpu
+@on_host
+def test_values_that_an_ended_stream_made_are_waited_for(book, monkeypatch):
+    """Deferred work runs late unless something waits."""
+    refusing = Refusing(900)
+    monkeypatch.setattr(cuda_streams, "driver", lambda: refusing)
+    for value in range(5):
+        side = gt.stream("cuda")
+        with side:
+            x = gt.full((1000,), float(value), device="cuda")
+        del side
+        gc.collect()
+        y = x + 1
+        assert (y.numpy() == value + 1).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 
 import numpy as np
@@ -74,6 +75,36 @@ def test_the_default_stream_during_the_capture_of_a_blocking_one(cupy):
         a.data.memset_async(0, 32, cupy.cuda.Stream.null)
     with refused(cupy, 901):
         stream.end_capture()
+
+
+def test_asking_the_default_stream_is_an_error_that_breaks_no_capture(cupy):
+    stream = begun(cupy, blocking=True)
+    with refused(cupy, 906):
+        cupy.cuda.Stream.null.is_capturing()
+    assert stream.is_capturing()
+    stream.end_capture()
+    stream = begun(cupy)  # which the default stream does not wait for
+    assert not cupy.cuda.Stream.null.is_capturing()
+    stream.end_capture()
+
+
+@pytest.mark.parametrize("mode", ["Global", "ThreadLocal", "Relaxed"])
+def test_an_event_behind_the_whole_device_breaks_its_captures_in_every_mode(cupy, runtime, mode):
+    """cuCtxRecordEvent: "the call will invalidate all the conflicting captures"."""
+    driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    event = cupy.cuda.Event(disable_timing=True)
+    mode = getattr(runtime, f"streamCaptureMode{mode}")
+    one, other = begun(cupy, mode=mode), begun(cupy, mode=mode)
+    with cupy.cuda.Device(1):
+        elsewhere = begun(cupy, mode=mode)
+    assert driver.cuCtxGetCurrent(ctypes.byref(context)) == 0
+    assert driver.cuCtxRecordEvent(context, ctypes.c_void_p(event.ptr)) == 900
+    for stream in (one, other):
+        with refused(cupy, 901):
+            stream.end_capture()
+    with cupy.cuda.Device(1):
+        elsewhere.end_capture()
+    assert driver.cuCtxRecordEvent(context, ctypes.c_void_p(event.ptr)) == 0
 
 
 MODES = ("Global", 900), ("ThreadLocal", 900), ("Relaxed", 0)

@@ -245,10 +245,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph) {
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus *status) {
-    return with_stream(handle, [&](Held &held, Stream &stream) {
+    return with_stream(handle, [&](Held &, Stream &stream) {
         if (!status) return cudaErrorInvalidValue;
-        if (stream.legacy)
-            if (cudaError_t refused = refuse_legacy(held, stream)) return refused;
+        if (stream.legacy)   // an error, but "the blocking stream capture is not invalidated"
+            for (Stream *other : stream.device->streams)
+                if (other->capture && other->blocking()) return cudaErrorStreamCaptureImplicit;
         *status = status_of(stream);
         return cudaSuccess;
     });

@@ -270,7 +270,8 @@ class Segments:
         """
         if self.streams.capturing:
             return [], False
-        left = self.pools.orphans
+        left = [orphan for orphan in self.pools.orphans
+                if not self.streams.blocks(orphan.pool.stream)]
         return left, self.streams.settle_ended(home, {orphan.pool.stream for orphan in left})
 
     def _from_orphans(self, pool: BlockPool, size: int, left: list[Orphan]) -> Chunk | None:
@@ -284,12 +285,15 @@ class Segments:
         return pool.take(size) or self._composed(pool, size)
 
     def _inherit(self, stream: int) -> bool:
-        """Take over the pools of ended streams; whether there were any."""
+        """Take over the pools of ended streams, except those that only the host can wait for.
+
+        Returns whether there were any.
+        """
         taken = False
         for estate in tuple(self.pools.orphans):
             orphan = estate.pool
             if orphan.stream in self.streams.ended:
-                if not self.streams.may_order(stream):
+                if not self.streams.may_order(stream) or self.streams.blocks(orphan.stream):
                     continue
                 self.streams.order(stream, orphan.stream)
             heir = self.pools.heir(stream, estate.kind)

@@ -96,6 +96,10 @@ class Streams:
         """Whether that stream can be made to wait for others now."""
         return not self.capturing and self.get(waiter) is not None
 
+    def blocks(self, ended: int) -> bool:
+        """Whether a wait for that stream, which has ended, would block the host."""
+        return _blocks(self.ended.get(ended))
+
     def order(self, waiter: int, on: int) -> None:
         """Let work queued on `waiter` from now on start after all work queued on `on` so far."""
         event = self.record(on)
@@ -253,7 +257,7 @@ class Streams:
             chunk = entry.chunk
             if chunk is None or chunk.size < size or chunk.size - size > chunk.size >> 3:
                 continue
-            if chunk.pool.stream in private:
+            if chunk.pool.stream in private or (self.ended and self._blocked(entry)):
                 continue
             foreign = chunk.pool.stream != stream
             waits = (entry.home and foreign) or any(user != stream for user in entry.events)
@@ -261,6 +265,12 @@ class Streams:
             if found is None or rank < found[0]:
                 found = rank, entry
         return None if found is None else self._claimed(found[1], stream)
+
+    def _blocked(self, entry: Retired) -> bool:
+        """Whether a wait for the users of a chunk would block the host."""
+        chunk = entry.chunk
+        assert chunk is not None
+        return self.blocks(chunk.pool.stream) or any(map(_blocks, entry.events.values()))
 
     def _claimed(self, entry: Retired, stream: int) -> Chunk:
         chunk = entry.chunk
@@ -294,6 +304,11 @@ class Streams:
         stream.wait(event)
         if bus.waits:
             tell_aside(bus.waits, WaitEvent(waiter, None))
+
+
+def _blocks(event: Event | None) -> bool:
+    """Whether a stream cannot wait for it: only the host can, until its device was waited for."""
+    return getattr(event, "blocks", False)
 
 
 def _done(event: Event) -> bool:

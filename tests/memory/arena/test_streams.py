@@ -162,6 +162,66 @@ def test_a_stream_that_ends_hands_its_memory_on():
     check(world.arena, [block])
 
 
+class OnHost:
+    """An event behind all work of a stream that no stream can wait for, as `IdleEvent`."""
+
+    def __init__(self, stream: ModelStream) -> None:
+        self.recorded = stream.record()
+        self.clock = self.recorded.clock
+        self.waited = False
+
+    @property
+    def blocks(self) -> bool:
+        return not self.waited
+
+    @property
+    def event(self):
+        """What a stream waits for once the host has waited."""
+        self.synchronize()
+        return self.recorded.event
+
+    def done(self) -> bool:
+        return self.waited
+
+    def synchronize(self) -> None:
+        self.recorded.synchronize()
+        self.waited = True
+
+
+def test_an_allocation_does_not_wait_on_the_host_for_a_stream_that_ended():
+    """Neither for the memory of its pools, nor for a block of another pool that it used."""
+    world = World()
+    a, b = world.streams
+    world.allocate(5 * MIB, a)
+    used = world.allocate(7 * MIB, b)
+    world.use(used, a)
+    places, last = {used.ptr}, OnHost(a)
+    world.arena.forget_stream(a.id, last)
+    del used  # it is b's, and a may use it still
+    blocks = [world.allocate(size * MIB, b) for size in (5, 7)]
+    assert not last.waited and places.isdisjoint(block.ptr for block in blocks)
+    acquired = world.source.acquired
+    last.synchronize()
+    blocks += [world.allocate(size * MIB, b) for size in (7, 5)]
+    assert world.source.acquired == acquired, "the memory of both is reused"
+    check(world.arena, blocks)
+
+
+def test_the_host_waits_for_a_stream_that_ended_before_memory_is_out():
+    world = World(capacity=32 * MIB)
+    a, b = world.streams
+    whole = world.allocate(24 * MIB, a)
+    del whole
+    free, kept = world.allocate(18 * MIB, a), world.allocate(5 * MIB, a)
+    assert world.source.acquired == 1
+    del free
+    last = OnHost(a)
+    world.arena.forget_stream(a.id, last)
+    block = world.allocate(18 * MIB, b)
+    assert last.waited and world.arena.stats().segments == 1
+    check(world.arena, [kept, block])
+
+
 def test_the_end_of_a_stream_may_be_announced_by_a_finalizer():
     world = World()
     a, b = world.streams
