@@ -71,7 +71,8 @@ class Linear(Module):
 class Embedding(Module):
     """Rows of a table: integer indices (...) -> (..., embedding_dim). Initially normal.
 
-    The row `padding_idx` is zero at first and gets no gradient.
+    The row `padding_idx` is zero at first and gets no gradient. On a GPU the gradient sums up
+    repeated indices by atomics, which is not repeatable bit for bit.
 
     Raises ValueError for a padding_idx that is no row.
     """

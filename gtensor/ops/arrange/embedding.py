@@ -149,7 +149,8 @@ embedding_grad = op(
     batch=_scatter_batch,
     samples=[Sample(((*shape, 3), shape), (normal, below(4)), {"rows": 4, "padding_idx": pad})
              for shape, pad in (((5,), None), ((2, 3), 1), ((0,), None), ((), None))],
-    doc="Rows of g (..., D) added up by index into (rows, D), but those of padding_idx.",
+    doc="Rows of g (..., D) added up by index into (rows, D), but those of padding_idx. On a GPU "
+        "by atomics, which is not repeatable bit for bit.",
 )
 
 embedding_op = op(
@@ -168,6 +169,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
 
     The row padding_idx (from 0, or from the end if negative) gets no gradient. Indices out of range
     raise ValueError on the CPU; on a GPU they are not checked, because the check would wait.
+    On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
 
     Raises TypeError for indices that are not integers.
     """

@@ -77,7 +77,8 @@ scatter_along_op = op(
     samples=[Sample((_selected(s, i, a), i), (normal, _places(s[a])), {"axis": a, "shape": s})
              for s, i, a in _SHAPES],
     doc="Zeros of `shape` with g added at indices along an axis: the adjoint of take_along_axis. "
-        "Half types are summed in a float32 copy of the output.",
+        "Half types are summed in a float32 copy of the output. On a GPU repeated indices are "
+        "summed by atomics, which is not repeatable bit for bit.",
 )
 
 take_along_op = op(
@@ -96,6 +97,8 @@ def take_along_axis(x: Tensor, indices: Operand, /, axis: int = -1) -> Tensor:
     `gather(x, axis, indices)` for shapes that agree in the other axes. Raises ValueError for shapes
     that do not fit, TypeError for the indices' dtype, IndexError for one out of range (not on a
     GPU, where the check would wait).
+
+    On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
     """
     place = axis_index(axis, x.ndim, "take_along_axis")
     where = indices if isinstance(indices, Tensor) else asarray(indices, device=x.device)

@@ -192,7 +192,8 @@ scatter_add = op(
     tangent=first_tangent("scatter_add"), batch=scatter_batch,
     samples=_adjoint_samples(_GATHERS),
     doc="Zeros of `shape` with g added at `key`, repeated places summed: the adjoint of gather. "
-        "Half types are summed in a float32 copy of the output.",
+        "Half types are summed in a float32 copy of the output. On a GPU repeated places are "
+        "summed by atomics, which is not repeatable bit for bit.",
 )
 
 
@@ -205,6 +206,8 @@ def get_item(x: Tensor, key: object) -> Tensor:
     Integer arrays, boolean masks (of all axes or some), lists and tensors mix with the rest by
     NumPy's rules. Raises IndexError as NumPy does, with the shape and the key; on a GPU indices out
     of range are not checked, since the check would wait.
+
+    On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
     """
     parts, indices = normalized(x, key, x.requires_grad)
     return _selected(x, parts, indices, key)
@@ -223,6 +226,8 @@ def take(x: Tensor, indices: Operand, /, axis: int | None = None) -> Tensor:
 
     Raises ValueError if no axis is given for a tensor of several, IndexError for an index that is
     out of range (not on a GPU).
+
+    On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
     """
     if axis is None and x.ndim != 1:
         raise ValueError(f"take of a tensor of shape {x.shape} without an axis; wanted one")

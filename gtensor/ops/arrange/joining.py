@@ -200,6 +200,9 @@ def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tens
 
     A tensor of repeats has one count for all, or one for each; on a GPU it is waited for, since the
     result's shape depends on it. Raises ValueError for negative or misfitting counts.
+
+    With a count for each, a GPU sums up the gradient by atomics, which is not repeatable bit for
+    bit.
     """
     if axis is None:
         x, axis = flatten(x), 0
