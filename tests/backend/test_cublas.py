@@ -579,6 +579,8 @@ def test_a_planted_fault_is_caught(name, monkeypatch):
     with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
         test(*(monkeypatch if x is pytest.MonkeyPatch else x for x in arguments))
     layouts.plan.cache_clear()
+    device = get_device("cuda")
     with suppress(RuntimeError):  # a fault of the device is found where the host waits for it
-        get_device("cuda").synchronize()
+        device.synchronize()
     hostcuda.forgive()
+    device.products._tables.clear()
