@@ -259,7 +259,8 @@ class StreamBook:
         self._on_device = cupy().cuda.get_current_stream
         self._numbers = itertools.count(1)
         self._newest = 0  # event that needs a wait for the device
-        self._refused = False  # whether the driver is not to be asked for such an event again
+        self._failed = False  # whether the last such event could not be recorded
+        self._refused = False  # whether the driver is not to be asked for one again
 
     def get(self, number: int) -> CudaStream | None:
         """The stream with that id, None if it was never seen or has ended."""
@@ -326,17 +327,17 @@ class StreamBook:
             return None
         record = getattr(driver(), "cuCtxRecordEvent", None)
         if record is None:  # an old driver
-            self._refused = True
+            self._failed = self._refused = True
             return None
         with self.device:
             if self._is_captured():
                 return None
+            self._failed = True  # unless all goes well
             context = ctypes.c_void_p()
             driver().cuCtxGetCurrent(ctypes.byref(context))
             event = cupy().cuda.Event(disable_timing=True)
             status = record(context, ctypes.c_void_p(event.ptr))
-        if status in _NEVER:
-            self._refused = True
+        self._failed, self._refused = status != 0, status in _NEVER
         return None if status else CudaEvent(event)
 
     def _is_captured(self) -> bool:
@@ -361,8 +362,12 @@ class StreamBook:
         return self._newest
 
     def needs_wait(self) -> bool:
-        """Whether there are events that only a wait for the device makes done."""
-        return self._refused and self._newest > self.settled
+        """Whether there are events that only a wait for the device makes done, and it may be now.
+        """
+        if not self._failed or self._newest <= self.settled or self.captures:
+            return False
+        with self.device:
+            return not self._is_captured()
 
     def synchronize(self) -> None:
         """Wait for the device. Events behind all its work are then done, if they were made before.

@@ -361,7 +361,8 @@ def book(monkeypatch):
     gc.collect()
     cupy.cuda.Device().synchronize()
     memory.empty_cache("cuda")
-    monkeypatch.setattr(device.streams, "_refused", False)
+    for flag in ("_failed", "_refused"):
+        monkeypatch.setattr(device.streams, flag, False)
     with memory.use_arena(True):
         yield device.streams
     memory.empty_cache("cuda")
@@ -398,10 +399,7 @@ def test_memory_of_a_stream_whose_end_has_no_event_is_reused_after_a_wait_for_th
     assert not hostcuda.counters().synchronizations, "an allocation waits for nothing"
     memory.empty_cache("cuda")  # the memory of this stream, and by a wait that of the other one
     before = ended()
-    if asked:
-        gt.device("cuda").synchronize()
-    else:
-        book.synchronize()
+    gt.device("cuda").synchronize()
     assert grown() == before, "reused"
     assert refusing.asked == asked if asked else refusing.asked > 1
     assert capsys.readouterr().err == ""
@@ -471,6 +469,24 @@ def test_a_capture_that_cannot_be_seen_is_broken_once_at_most(book, capsys):
         assert grown() == before
         memory.empty_cache("cuda")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.gpu
+@on_host
+def test_a_wait_for_a_stream_is_no_wait_for_the_device_while_a_capture_is_seen(book, monkeypatch):
+    refusing = Refusing(801)
+    monkeypatch.setattr(cuda_streams, "driver", lambda: refusing)
+    device, x = gt.device("cuda"), gt.ones(3, device="cuda")
+    ended()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    device.stream_from(stream)
+    stream.begin_capture(cupy.cuda.runtime.streamCaptureModeRelaxed)
+    (x + 1).device.synchronize()
+    stream.end_capture()
+    hostcuda.reset_counters()
+    for _ in range(2):
+        device.synchronize()
+    assert hostcuda.counters().other == {"synchronize device": 1, "synchronize stream": 1}
 
 
 @pytest.mark.gpu
