@@ -13,7 +13,7 @@ from __future__ import annotations
 from gtensor.hostcuda.build import Unusable
 from gtensor.hostcuda.card import Card
 from gtensor.hostcuda.counters import Counters, counters, missing, reset_counters
-from gtensor.hostcuda.install import configure, forgive, install, installed
+from gtensor.hostcuda.install import configure, fail, forgive, install, installed
 
-__all__ = ["Card", "Counters", "Unusable", "configure", "counters", "forgive", "install",
-           "installed", "missing", "reset_counters"]
+__all__ = ["Card", "Counters", "Unusable", "configure", "counters", "fail", "forgive",
+           "install", "installed", "missing", "reset_counters"]

@@ -24,12 +24,15 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1, help="how many devices (1 to 4)")
     parser.add_argument("--seed", type=int, default=0, help="of the order of deferred operations")
     parser.add_argument("--dry", action="store_true", help="count operations, run none")
+    parser.add_argument("--compiler", choices=("g++", "nvrtc"), default="g++",
+                        help="of kernels; nvrtc compiles them for the card and needs --dry")
     parser.add_argument("--counters", action="store_true", help="print what was counted at the end")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     given = parser.parse_args()
-    settings = {"mode": given.mode, "devices": given.devices, "seed": given.seed, "dry": given.dry}
+    settings = {"mode": given.mode, "devices": given.devices, "seed": given.seed, "dry": given.dry,
+                "compiler": given.compiler}
     try:
         install(**settings)
     except (Unusable, ValueError) as error:

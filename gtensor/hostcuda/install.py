@@ -23,9 +23,12 @@ _RUNTIMES = (  # CuPy's extension modules that contain NVIDIA's runtime
     "cupy/random/_generator_api",
 )
 _MODES = ("eager", "deferred")
+_COMPILERS = ("g++", "nvrtc")
+_STICKY = (700, 702, 710, 716, 719)  # the errors of a device that stay
 _MOST = 4  # devices
 _SECONDS = "GTENSOR_HOSTCUDA_KERNEL_SECONDS"
 _MOST_SECONDS = 1e9  # 30 years
+_NVRTC = "libnvrtc.so.13"
 _CUPY_CACHE = "hostcuda"  # the last folder in CUPY_CACHE_DIR
 
 _kept: list[Any] = []  # what machine code refers to: never freed
@@ -36,11 +39,13 @@ class Native:
 
     def __init__(self, paths: dict[str, Path]) -> None:
         self.cuda = ctypes.CDLL(str(paths["libcuda.so.1"]))
-        self.nvrtc = ctypes.CDLL(str(paths["libnvrtc.so.13"]))
+        nvrtc = paths.get(_NVRTC)  # None: NVIDIA's own compiles
+        self.nvrtc = None if nvrtc is None else ctypes.CDLL(str(nvrtc))
         self.nccl = ctypes.CDLL(str(paths["libnccl.so.2"]))
         text, size, number = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int
         self.cuda.hostcuda_add_device.argtypes = (text, size, ctypes.POINTER(number), size)
         self.cuda.hostcuda_configure.argtypes = (number, number, ctypes.c_ulonglong)
+        self.cuda.hostcuda_lose_device.argtypes = (number, text)
         self.cuda.hostcuda_set_memory.argtypes = (number, size)
         self.cuda.hostcuda_random.restype = ctypes.c_ulonglong
 
@@ -53,6 +58,7 @@ class Native:
 _native: Native | None = None  # set once the installation is complete
 _begun = False  # whether stand-in libraries are loaded
 _devices = 0
+_compiler = _COMPILERS[0]
 _set: dict[str, Any] = {}  # the latest arguments of `configure`
 
 
@@ -71,20 +77,26 @@ def installed() -> bool:
 def present() -> dict[str, Any]:
     """The arguments of `install`, with later changes by `configure`."""
     native()
-    return {"devices": _devices, **_set}
+    return {"devices": _devices, "compiler": _compiler, **_set}
 
 
 def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = False,
-            card: Card | None = None) -> None:
+            card: Card | None = None, compiler: str = "g++") -> None:
     """Let CuPy, cuda-bindings and ctypes find CUDA devices that this machine's CPU simulates.
 
     Call it before CuPy is imported. `mode` "eager" runs each operation when it is queued,
     "deferred" when something waits for it, in an order drawn by `seed` among those that CUDA
     allows. With `dry` operations are counted and not run. Raises Unusable, with one sentence, if it
     cannot.
+
+    `compiler` "g++" compiles kernels for the CPU. With "nvrtc", which needs `dry`, NVIDIA's own
+    NVRTC compiles them for the card: what does not compile for it is refused, launches are checked
+    by the registers and the shared memory that the kernels take, and CUPY_CACHE_DIR holds the files
+    that a machine with such a card looks for. The kernels do nothing.
     """
-    global _native, _begun, _devices
+    global _native, _begun, _devices, _compiler
     _check(mode, devices)
+    _check_compiler(compiler, dry)
     seconds = _kernel_seconds()
     if _native is not None:
         raise RuntimeError("gtensor.hostcuda is installed already; configure() changes its mode")
@@ -92,6 +104,9 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
         raise RuntimeError("an earlier install() failed half-way in this process; wanted a new one")
     folder = _cupy()
     paths = build.libraries()
+    if compiler == "nvrtc":
+        _load_nvrtc()
+        del paths[_NVRTC]
     from gtensor.hostcuda import libraries, wiring  # SciPy is not for every run of pytest
 
     _check_loaded((*paths, *libraries.sonames()))
@@ -99,16 +114,21 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
     native = Native(paths)
     card = card or Card()
     _add_devices(native, devices, card)
-    os.environ["CUPY_CACHE_DIR"] = str(_cupy_cache())
+    caches = [build.cache() / "stubs"]
+    if compiler == "nvrtc":
+        native.cuda.hostcuda_take_cubins()
+    else:
+        os.environ["CUPY_CACHE_DIR"] = str(_cupy_cache())
+        caches.append(_cupy_cache())
     with _expected("CuPy's modules are"):
         _kept.append(wiring.connect(native, folder, card.capability, seconds))
-    for cache in (build.cache() / "stubs", _cupy_cache()):
+    for cache in caches:
         build.clear(cache)
     inside = libraries.patches()
     for name in _RUNTIMES:
         with _expected(f"CuPy's module {name} is"):
             _patch(native, folder, name, inside.get(name, {}))
-    _native, _devices = native, devices
+    _native, _devices, _compiler = native, devices, compiler
     configure(mode, seed, dry)
 
 
@@ -119,9 +139,22 @@ def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> dict[str
     """
     global _set
     _check_mode(mode)
+    _check_compiler(_compiler, dry)
     native().cuda.hostcuda_configure(mode == "deferred", dry, seed)
     before, _set = _set, {"mode": mode, "seed": seed, "dry": dry}
     return before
+
+
+def fail(code: int = 700, why: str = "hostcuda.fail was called") -> None:
+    """Let the current device answer from now on as after a fault of a kernel, in dry mode, too.
+
+    `code` is the error, one of those that stay, and `why` the sentence in its text. An error that
+    the device answers already stays in its place. `forgive` clears it. It is for tests of programs
+    that must survive the loss of a device.
+    """
+    if code not in _STICKY:
+        raise ValueError(f"code is one of {', '.join(map(str, _STICKY))}, got {code!r}")
+    native().cuda.hostcuda_lose_device(code, why.encode())
 
 
 def forgive() -> None:
@@ -135,6 +168,13 @@ def forgive() -> None:
 def _check_mode(mode: str) -> None:
     if mode not in _MODES:
         raise ValueError(f"mode is one of {', '.join(_MODES)}, got {mode!r}")
+
+
+def _check_compiler(compiler: str, dry: bool) -> None:
+    if compiler not in _COMPILERS:
+        raise ValueError(f"compiler is one of {', '.join(_COMPILERS)}, got {compiler!r}")
+    if compiler == "nvrtc" and not dry:
+        raise ValueError("compiler 'nvrtc' needs dry=True: a CPU does not run what NVRTC compiles")
 
 
 def _check(mode: str, devices: int) -> None:
@@ -168,6 +208,19 @@ def _check_loaded(names: Iterable[str]) -> None:
             ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
             raise Unusable(f"{name} is loaded in this process already; hostcuda must be installed "
                            "before it is (before torch is imported, for example)")
+
+
+def _load_nvrtc() -> None:
+    """Load NVIDIA's NVRTC as CuPy does."""
+    try:
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+        with contextlib.suppress(DynamicLibNotFoundError):
+            load_nvidia_dynamic_lib("nvrtc")
+        ctypes.CDLL(_NVRTC, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except (ImportError, OSError):
+        raise Unusable(f"compiler 'nvrtc' is NVIDIA's {_NVRTC}, which was not found; install "
+                       "nvidia-cuda-nvrtc==13.*") from None
 
 
 def _cupy_cache() -> Path:

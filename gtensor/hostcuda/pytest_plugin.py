@@ -42,9 +42,9 @@ def pytest_load_initial_conftests(
     if not installed():
         install(**(settings() or {"devices": given.host_cuda_devices, **asked}))
     found = present()
-    devices = found.pop("devices")
+    fixed = {name: found.pop(name) for name in ("devices", "compiler")}
     configure(**(found | asked))
-    inherit(os.environ, {"devices": devices, **found, **asked})
+    inherit(os.environ, {**fixed, **found, **asked})
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -52,4 +52,5 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         return []
     found = present()
     return [f"hostcuda: {found['devices']} host devices, {found['mode']}, seed {found['seed']}"
-            + (", dry" if found["dry"] else "")]
+            + (", dry" if found["dry"] else "")
+            + (", NVRTC" if found["compiler"] == "nvrtc" else "")]

@@ -27,8 +27,12 @@ def connect(native: Any, packages: Path, capability: int, kernel_seconds: float)
     """Register the parts; what is returned has to be kept for as long as the process runs.
 
     `packages` is the folder in which CuPy lies, `capability` the cards', such as 90; a launch ends
-    after `kernel_seconds`.
+    after `kernel_seconds`. Without a stand-in for NVRTC there is nothing to compile and to run.
     """
+    if native.nvrtc is None:
+        stubs = libraries.load(packages, native.cuda)
+        atexit.register(_end, native, stubs)
+        return [stubs]
     fibers = ctypes.CDLL(str(compiler.fibers()))
     fibers.hostcuda_limit(ctypes.c_double(kernel_seconds))
     compile_ = _Compile(_compiler(native.nvrtc))
@@ -46,7 +50,8 @@ def _end(native: Any, stubs: list[libraries.stubs.Stub]) -> None:
 
     CUB, Thrust and the generators stay connected, since only Python code calls them.
     """
-    native.nvrtc.hostcuda_set_compiler(_Compile())
+    if native.nvrtc is not None:
+        native.nvrtc.hostcuda_set_compiler(_Compile())
     native.cuda.hostcuda_set_loader(_Load())
     native.nccl.hostcuda_nccl_end()
     native.cuda.hostcuda_end()

@@ -405,6 +405,19 @@ void hostcuda_set_memory(int device, size_t memory) {
     runtime().devices[size_t(device)].memory = memory;
 }
 
+// From now on the current device answers this error, as after a fault of a kernel. One that it answers
+// already stays.
+void hostcuda_lose_device(int error, const char *sentence) {
+    if (runtime().forked) return;
+    Held held(runtime().lock);
+    Device &device = current(held);
+    if (!device.error) {
+        device.error = error;
+        device.sentence = sentence;
+    }
+    runtime().changed.notify_all();   // work that waits need not wait any more
+}
+
 // Clears sticky errors, which CUDA has no function for; only tests call it.
 void hostcuda_forgive(void) {
     if (runtime().forked) return;

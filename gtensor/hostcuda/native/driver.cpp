@@ -115,10 +115,14 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
     return CUDA_SUCCESS;
 }
 
+// "Note that this function may also return error codes from previous, asynchronous launches": CUDA
+// Driver API, cuCtxGetCurrent.
 CUresult cuCtxGetCurrent(CUcontext *context) {
     if (!context) return CUDA_ERROR_INVALID_VALUE;
     *context = context_of(thread().context);
-    return CUDA_SUCCESS;
+    if (!thread().context || runtime().forked) return CUDA_SUCCESS;
+    Held held(runtime().lock);
+    return CUresult(thread().context->error);
 }
 
 CUresult cuCtxSetCurrent(CUcontext context) {
@@ -362,6 +366,14 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to) {
 }
 
 // ---- functions by name
+
+// Tables of functions that NVIDIA does not document, of which there are none here. NVRTC looks for the
+// driver's cache of what it has compiled, and does without; it crashes where this function is absent.
+CUresult cuGetExportTable(const void **table, const CUuuid *) {
+    if (!table) return CUDA_ERROR_INVALID_VALUE;
+    *table = nullptr;
+    return CUDA_ERROR_NOT_FOUND;
+}
 
 // The newest form of a function that is here; a name without a suffix asks for it.
 CUresult cuGetProcAddress(const char *name, void **function, int, cuuint64_t flags,

@@ -3,14 +3,19 @@
 // An image is the result of the compiler (kernels/compiler.py) for a program's text. It begins with
 // "//HOSTCUDA " and its length in eight hexadecimal digits. The compiler also maps an image to the
 // shared library with its kernels.
+//
+// With NVRTC as the compiler an image is a cubin (cubins.cpp). Its launches are checked and counted;
+// its kernels do nothing, because no CPU runs their code. So it is loaded in dry mode only.
 #include <dlfcn.h>
 #include <link.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
+#include "cubins.h"
 #include "driver.h"
 
 namespace hostcuda {
@@ -23,22 +28,27 @@ constexpr size_t HEADER = sizeof MAGIC - 1 + 8;
 struct Module;
 
 struct Function {
-    const hostcuda_kernel *kernel = nullptr;
+    const hostcuda_kernel *kernel = nullptr;   // without a `thread` if it does nothing
     Module *module = nullptr;
+    int registers = 32;              // g++ has no such number: what most kernels need
     std::map<int, int> attributes;   // those that were set
 };
 
 struct Module {
-    void *library = nullptr;
+    void *library = nullptr;         // none: it is a cubin
     Device *device = nullptr;
     std::map<std::string, std::unique_ptr<Function>> functions;
     std::vector<Address> globals;    // those that programs know
+    Cubin cubin;
+    std::deque<hostcuda_kernel> kernels;       // the cubin's
+    std::map<std::string, Address> variables;  // the cubin's that programs know
 };
 
 struct Modules {
     std::unordered_set<Module *> modules;
     std::unordered_set<Function *> functions;
     std::set<std::string> opened;
+    bool cubins = false;             // NVRTC is the compiler
     // The Python side's: writes the path of an image's library. Returns 0, or a cudaError_t.
     int (*load)(const void *image, size_t bytes, char *path, size_t path_bytes) = nullptr;
 };
@@ -63,12 +73,79 @@ void *open_library(const std::string &path, bool again) {
     return library;
 }
 
-CUresult load(CUmodule *made, const void *image) {
+int limit(const Device &device, cudaDeviceAttr which) {
+    auto found = device.attributes.find(which);
+    return found == device.attributes.end() ? 0 : found->second;
+}
+
+void add_kernel(Module &module, const hostcuda_kernel &kernel, int registers) {
+    auto function = std::make_unique<Function>();
+    function->kernel = &kernel;
+    function->module = &module;
+    function->registers = registers;
+    modules().functions.insert(function.get());
+    module.functions[kernel.name] = std::move(function);
+}
+
+constexpr int WARP = 32;
+
+// Registers are given to warps, 256 at a time: NVIDIA's cuda_occupancy.h.
+int registers_of_warp(int of_thread) { return (of_thread * WARP + 255) / 256 * 256; }
+
+// The largest block whose registers there are: a launch takes those of a multiple of four warps.
+unsigned most_threads(const Device &device, int registers) {
+    int warps = limit(device, cudaDevAttrMaxRegistersPerBlock)
+                / std::max(registers_of_warp(registers), 1) / 4 * 4;
+    return unsigned(warps * WARP);
+}
+
+CUresult refused_image(CUresult error, const std::string &sentence) {
+    fprintf(stderr, "hostcuda: %s\n", sentence.c_str());
+    return error;
+}
+
+CUresult load_cubin(CUmodule *made, const void *image, size_t most) {
+    if (!modules().cubins || !runtime().dry)
+        return refused_image(CUDA_ERROR_INVALID_IMAGE,
+                             "a module is a cubin, which does not run on a CPU; "
+                             "install(dry=True, compiler=\"nvrtc\") loads it, and runs no kernel");
+    auto module = std::make_unique<Module>();
+    std::string wrong = read_cubin(image, most, module->cubin);
+    if (!wrong.empty())
+        return refused_image(CUDA_ERROR_INVALID_IMAGE, "a module is no valid cubin: " + wrong);
+    return with_context([&](Held &) {
+        const Device &device = *(module->device = thread().context);
+        unsigned capability = unsigned(10 * limit(device, cudaDevAttrComputeCapabilityMajor)
+                                       + limit(device, cudaDevAttrComputeCapabilityMinor));
+        if (!module->cubin.runs_on(capability))
+            return cudaError_t(refused_image(
+                CUDA_ERROR_NO_BINARY_FOR_GPU,
+                "a module was compiled for sm_" + std::to_string(module->cubin.architecture)
+                + (module->cubin.exact ? "a" : "") + "; the device is an sm_"
+                + std::to_string(capability)));
+        for (const CubinKernel &each : module->cubin.kernels) {
+            hostcuda_kernel &kernel = module->kernels.emplace_back();
+            kernel.name = each.name.c_str();
+            kernel.parameter_count = each.parameters;
+            kernel.static_shared_bytes = each.static_shared_bytes;
+            kernel.max_threads = std::min(each.max_threads,
+                                          most_threads(device, int(each.registers)));
+            add_kernel(*module, kernel, int(each.registers));
+        }
+        modules().modules.insert(module.get());
+        *made = reinterpret_cast<CUmodule>(module.release());
+        return cudaSuccess;
+    });
+}
+
+// `most` bytes of the image may be read; it is SIZE_MAX where the program does not tell its size.
+CUresult load(CUmodule *made, const void *image, size_t most = SIZE_MAX) {
     if (!made || !image) return CUDA_ERROR_INVALID_VALUE;
     if (!thread().context) return CUDA_ERROR_INVALID_CONTEXT;
     CUresult refused = with_context([](Held &held) { return refuse_unsafe(held); });
     if (refused) return refused;
-    if (memcmp(image, MAGIC, sizeof MAGIC - 1)) return CUDA_ERROR_INVALID_IMAGE;
+    if (is_elf(image, most)) return load_cubin(made, image, most);
+    if (most < HEADER || memcmp(image, MAGIC, sizeof MAGIC - 1)) return CUDA_ERROR_INVALID_IMAGE;
     const char *length = static_cast<const char *>(image) + sizeof MAGIC - 1;
     size_t bytes = strtoull(std::string(length, 8).c_str(), nullptr, 16);
     if (!modules().load) return CUDA_ERROR_NOT_SUPPORTED;
@@ -92,13 +169,8 @@ CUresult load(CUmodule *made, const void *image) {
         auto *module = new Module;
         module->library = library;
         module->device = thread().context;
-        for (size_t place = 0; const hostcuda_kernel *kernel = next(place); place++) {
-            auto function = std::make_unique<Function>();
-            function->kernel = kernel;
-            function->module = module;
-            modules().functions.insert(function.get());
-            module->functions[kernel->name] = std::move(function);
-        }
+        for (size_t place = 0; const hostcuda_kernel *kernel = next(place); place++)
+            add_kernel(*module, *kernel, Function().registers);
         modules().modules.insert(module);
         *made = reinterpret_cast<CUmodule>(module);
         return cudaSuccess;
@@ -115,11 +187,6 @@ Function *function_of(CUfunction handle) {
     return modules().functions.count(function) ? function : nullptr;
 }
 
-int limit(const Device &device, cudaDeviceAttr which) {
-    auto found = device.attributes.find(which);
-    return found == device.attributes.end() ? 0 : found->second;
-}
-
 int attribute(Function &function, CUfunction_attribute which) {
     Device &device = *function.module->device;
     auto set = function.attributes.find(which);
@@ -127,7 +194,7 @@ int attribute(Function &function, CUfunction_attribute which) {
     switch (which) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return int(function.kernel->max_threads);
     case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: return int(function.kernel->static_shared_bytes);
-    case CU_FUNC_ATTRIBUTE_NUM_REGS: return 32;   // g++ has no such number: what most kernels need
+    case CU_FUNC_ATTRIBUTE_NUM_REGS: return function.registers;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
         return 10 * limit(device, cudaDevAttrComputeCapabilityMajor)
@@ -140,14 +207,19 @@ int attribute(Function &function, CUfunction_attribute which) {
     }
 }
 
-// How many blocks a multiprocessor holds, by threads, shared memory and its own limit.
+// How many blocks a multiprocessor holds, by threads, registers, shared memory and its own limit. It
+// has four parts, in which a warp's registers lie together (cuda_occupancy.h).
 int resident(Function &function, int threads, size_t shared) {
     Device &device = *function.module->device;
     size_t block = shared + function.kernel->static_shared_bytes
                    + size_t(limit(device, cudaDevAttrReservedSharedMemoryPerBlock));
-    int by_threads = limit(device, cudaDevAttrMaxThreadsPerMultiProcessor) / ((threads + 31) / 32 * 32);
+    int warps = (threads + WARP - 1) / WARP;
+    int by_threads = limit(device, cudaDevAttrMaxThreadsPerMultiProcessor) / (warps * WARP);
+    int by_registers = limit(device, cudaDevAttrMaxRegistersPerMultiprocessor) / 4
+                       / std::max(registers_of_warp(function.registers), 1) * 4 / warps;
     int by_shared = int(size_t(limit(device, cudaDevAttrMaxSharedMemoryPerMultiprocessor)) / block);
-    return std::min({by_threads, by_shared, limit(device, cudaDevAttrMaxBlocksPerMultiprocessor)});
+    if (unsigned(threads) > function.kernel->max_threads) return 0;
+    return std::min({by_threads, by_registers, by_shared, limit(device, cudaDevAttrMaxBlocksPerMultiprocessor)});
 }
 
 // The limits of a launch: CUDA C++ Programming Guide, "Compute Capabilities".
@@ -209,7 +281,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *path) {
     char buffer[1 << 16];
     for (size_t got; (got = fread(buffer, 1, sizeof buffer, file)) > 0;) image.append(buffer, got);
     fclose(file);
-    return image.size() < HEADER ? CUDA_ERROR_INVALID_IMAGE : load(module, image.data());
+    return load(module, image.data(), image.size());
 }
 
 CUresult cuModuleUnload(CUmodule handle) {
@@ -219,6 +291,7 @@ CUresult cuModuleUnload(CUmodule handle) {
         if (!module) return cudaErrorInvalidResourceHandle;
         if (!running_here(held)) wait_for_device(held, *module->device);
         for (Address base : module->globals) runtime().memory.erase(base);
+        for (const auto &each : module->variables) forget(held, each.second);
         for (auto &each : module->functions) modules().functions.erase(each.second.get());
         modules().modules.erase(module);
         if (!running_here(held)) library = module->library;
@@ -241,11 +314,40 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *
     });
 }
 
+namespace {
+
+// A cubin's variable has its memory from the first question about it on.
+cudaError_t find_variable(Held &held, Module &module, const std::string &name, CUdeviceptr *pointer,
+                          size_t *bytes) {
+    for (const CubinVariable &each : module.cubin.variables) {
+        if (each.name != name) continue;
+        auto known = module.variables.find(name);
+        if (known == module.variables.end()) {
+            Allocation *made = nullptr;
+            if (cudaError_t error = allocate(held, Kind::global, each.bytes, nullptr, &made))
+                return error;
+            if (!commit(*made)) {
+                forget(held, made->base);
+                return cudaErrorMemoryAllocation;
+            }
+            made->device = module.device;
+            known = module.variables.emplace(name, made->base).first;
+        }
+        if (pointer) *pointer = known->second;
+        if (bytes) *bytes = each.bytes;
+        return cudaSuccess;
+    }
+    return cudaErrorSymbolNotFound;
+}
+
+}  // namespace
+
 CUresult cuModuleGetGlobal(CUdeviceptr *pointer, size_t *bytes, CUmodule handle, const char *name) {
-    return without_context([&](Held &) {
+    return without_context([&](Held &held) {
         Module *module = module_of(handle);
         if (!module) return cudaErrorInvalidResourceHandle;
         if (!name) return cudaErrorInvalidValue;
+        if (!module->library) return find_variable(held, *module, name, pointer, bytes);
         void *found = dlsym(module->library, name);
         Dl_info where;
         const ElfW(Sym) *symbol = nullptr;
@@ -343,16 +445,17 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
         const hostcuda_kernel *kernel = function->kernel;
         unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
         if (cudaError_t error = check(*function, grid, block, shared)) return error;
-        if (extra || !runtime().run_kernel) {
+        if (extra || (kernel->thread && !runtime().run_kernel)) {
             runtime().missing[extra ? "cuLaunchKernel with packed parameters" : "cuLaunchKernel"]++;
             return cudaErrorNotSupported;
         }
         if (kernel->parameter_count && !parameters) return cudaErrorInvalidValue;
-        auto values = std::make_shared<Parameters>(*kernel, parameters);
-        Size blocks{{grid_x, grid_y, grid_z}}, threads{{block_x, block_y, block_z}};
         auto work = std::make_shared<Work>();
         work->kind = HOSTCUDA_KERNEL;
         work->name = kernel->name;
+        if (!kernel->thread) return submit(held, *stream, std::move(work));
+        auto values = std::make_shared<Parameters>(*kernel, parameters);
+        Size blocks{{grid_x, grid_y, grid_z}}, threads{{block_x, block_y, block_z}};
         work->run = [=] {
             char fault[1024] = "";
             unsigned long long schedule = runtime().deferred ? hostcuda_random() : 0;
@@ -373,6 +476,12 @@ CUresult cuLaunchCooperativeKernel(CUfunction, unsigned, unsigned, unsigned, uns
 void hostcuda_set_loader(int (*loader)(const void *, size_t, char *, size_t)) {
     Held held(runtime().lock);
     modules().load = loader;
+}
+
+// From now on dry mode loads cubins.
+void hostcuda_take_cubins(void) {
+    Held held(runtime().lock);
+    modules().cubins = true;
 }
 
 void hostcuda_set_runner(decltype(&hostcuda_run) run) {
