@@ -2,8 +2,8 @@
 
 `install()` replaces NVIDIA's runtime, driver, compiler and libraries under CuPy by stand-ins;
 CuPy's files are not changed. Device memory is host memory, kernels are compiled by g++, streams are
-queues. `python -m gtensor.hostcuda SCRIPT` runs a program this way, `pytest --host-cuda` a test
-suite.
+queues. With `compiler="nvrtc"` NVIDIA's compiler makes the kernels, which are counted and not run.
+`python -m gtensor.hostcuda SCRIPT` runs a program this way, `pytest --host-cuda` a test suite.
 
 It imports nothing else of gtensor, and nothing of gtensor imports it.
 """

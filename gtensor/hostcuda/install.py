@@ -95,8 +95,8 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
     that a machine with such a card looks for. The kernels do nothing.
     """
     global _native, _begun, _devices, _compiler
-    _check(mode, devices)
     _check_compiler(compiler, dry)
+    _check(mode, devices)
     seconds = _kernel_seconds()
     if _native is not None:
         raise RuntimeError("gtensor.hostcuda is installed already; configure() changes its mode")

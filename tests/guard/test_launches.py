@@ -22,7 +22,7 @@ pytestmark = pytest.mark.host_cuda
 @pytest.fixture(autouse=True)
 def _eager() -> Iterator[None]:
     before = present()
-    del before["devices"]
+    del before["devices"], before["compiler"]
     hostcuda.configure("eager")
     with gt.device("cuda"):
         yield

@@ -32,7 +32,7 @@ def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
             yield
         return
     before = present()
-    del before["devices"]
+    del before["devices"], before["compiler"]
     yield
     _forget_constants()
     gc.collect()

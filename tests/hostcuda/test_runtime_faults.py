@@ -139,6 +139,11 @@ FAULTS = {
         "an_argument_that_nccl_refuses"),
     "the end of a rank is not told": Fault(
         "nccl.cpp", "        look_at_peers(comm);\n", "", "two_processes"),
+    "a lost device goes on": Fault(
+        "devices.cpp", "device.error = error;", "(void)error;", "every_later_call"),
+    "the context of a lost device is whole": Fault(
+        "driver.cpp", "return CUresult(thread().context->error);", "return CUDA_SUCCESS;",
+        "every_later_call"),
     "a forked child uses CUDA": Fault(
         "queue.cpp", "runtime().forked = true;", "(void)device;", "forked_child"),
 }

@@ -5,7 +5,7 @@
 //
 //   .text.NAME            the code of the kernel NAME. The symbol of an entry point has a mark.
 //   .nv.shared.NAME       as large as its static shared memory. From sm_90 on it includes 1024 bytes
-//                         that the system reserves; then there is a section .nv.shared.reserved.0.
+//                         that the system reserves.
 //   .nv.info              attributes of symbols: registers
 //   .nv.info.NAME         attributes of the kernel: parameters, threads of __launch_bounds__
 //   .nv.compat            attributes of the file: whether it is for one architecture alone
@@ -34,7 +34,8 @@ namespace {
 constexpr unsigned MACHINE = 190;             // EM_CUDA
 constexpr size_t MOST = size_t(1) << 30;      // bytes of an image
 constexpr unsigned char ENTRY = 0x10;         // in st_other: a kernel, not a function of the device
-constexpr size_t RESERVED_SHARED = 1024;      // bytes of a block from sm_90 on
+constexpr size_t RESERVED_SHARED = 1024;      // bytes of a block
+constexpr unsigned RESERVING = 90;            // the architecture from which on sections include them
 constexpr int NEW_FLAGS = 8;                  // the ABI version from which flags hold more
 
 // Attributes, by nvdisasm's names without EIATTR_ and EICOMPAT_ATTR_.
@@ -101,6 +102,7 @@ public:
         bytes.all.resize(size);   // its last byte stays zero
         require(copy(bytes.all.data(), image, size - 1), "it is shorter than its tables say");
         read_sections();
+        check_segments();
     }
 
     void read(Cubin &to) {
@@ -148,8 +150,9 @@ private:
         for (size_t place = 0; place < head.e_shnum; place++) {
             Section section{"", at(place)};
             check(section.head);
-            if (section.head.sh_type != SHT_NULL) {
-                require(section.head.sh_name < names.sh_size, "a name lies outside its table");
+            if (place > 0) {
+                require(section.head.sh_type != SHT_NULL && section.head.sh_name < names.sh_size,
+                        "a section has no name");
                 section.name = bytes.text(names.sh_offset + section.head.sh_name,
                                           names.sh_offset + names.sh_size);
                 places.emplace(section.name, place);
@@ -158,12 +161,21 @@ private:
         }
     }
 
-    void check(const Elf64_Shdr &section) const {
-        if (section.sh_type == SHT_NULL) return;
-        bool empty = section.sh_type == SHT_NOBITS;   // of these it has no bytes
-        require(empty || (section.sh_offset <= bytes.all.size()
-                          && section.sh_size <= bytes.all.size() - section.sh_offset),
-                "a section ends beyond the file");
+    bool inside(size_t offset, size_t size) const {
+        return offset <= bytes.all.size() && size <= bytes.all.size() - offset;
+    }
+
+    void check(const Elf64_Shdr &section) const {   // the first, and NOBITS, have no bytes
+        if (section.sh_type != SHT_NULL && section.sh_type != SHT_NOBITS)
+            require(inside(section.sh_offset, section.sh_size), "a section ends beyond the file");
+    }
+
+    void check_segments() const {
+        for (size_t place = 0; place < head.e_phnum; place++) {
+            auto segment = bytes.at<Elf64_Phdr>(head.e_phoff + place * sizeof(Elf64_Phdr));
+            require(segment.p_type != PT_NULL && inside(segment.p_offset, segment.p_filesz),
+                    "a segment ends beyond the file");
+        }
     }
 
     const Section *named(const std::string &name) const {
@@ -230,8 +242,9 @@ private:
                                      [&](const CubinKernel &each) { return each.name == name; }),
                         "two kernels have the same name");
                 auto count = counts.find(uint32_t(place));
-                to.kernels.push_back(kernel(name, count == counts.end() ? section.head.sh_info >> 24
-                                                                        : count->second));
+                unsigned registers = count == counts.end() ? section.head.sh_info >> 24
+                                                           : count->second;
+                to.kernels.push_back(kernel(name, registers, to.architecture));
             } else if (type == STT_OBJECT
                        && (section.name == ".nv.global" || section.name == ".nv.global.init"
                            || section.name == ".nv.constant3")) {
@@ -240,13 +253,13 @@ private:
         }
     }
 
-    CubinKernel kernel(const std::string &name, unsigned registers) const {
+    CubinKernel kernel(const std::string &name, unsigned registers, unsigned architecture) const {
         CubinKernel found;
         found.name = name;
         found.registers = registers;
         require(registers <= 255, "a kernel has more registers than there are");
         if (const Section *shared = named(".nv.shared." + name)) {
-            bool reserved = named(".nv.shared.reserved.0") && shared->head.sh_size >= RESERVED_SHARED;
+            bool reserved = architecture >= RESERVING && shared->head.sh_size >= RESERVED_SHARED;
             found.static_shared_bytes = shared->head.sh_size - (reserved ? RESERVED_SHARED : 0);
         }
         require(found.static_shared_bytes <= MOST, "a kernel has too much shared memory");

@@ -6,6 +6,7 @@
 //
 // With NVRTC as the compiler an image is a cubin (cubins.cpp). Its launches are checked and counted;
 // its kernels do nothing, because no CPU runs their code. So it is loaded in dry mode only.
+#include <cxxabi.h>
 #include <dlfcn.h>
 #include <link.h>
 
@@ -30,6 +31,7 @@ struct Module;
 struct Function {
     const hostcuda_kernel *kernel = nullptr;   // without a `thread` if it does nothing
     Module *module = nullptr;
+    std::string counted;             // the name that its launches are counted under
     int registers = 32;              // g++ has no such number: what most kernels need
     std::map<int, int> attributes;   // those that were set
 };
@@ -78,11 +80,30 @@ int limit(const Device &device, cudaDeviceAttr which) {
     return found == device.attributes.end() ? 0 : found->second;
 }
 
+// "_Z5scaleIfEvPT_" is "void scale<float>(float*)" in C++ and counts as "scale<float>", the name
+// expression that the host's compiler knows it by.
+std::string counted_name(const std::string &mangled) {
+    int failed = 0;
+    std::unique_ptr<char, decltype(&free)> text(
+        abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &failed), free);
+    if (failed || !text || mangled.compare(0, 2, "_Z")) return mangled;
+    std::string name = text.get();
+    int depth = 0;
+    for (size_t place = name.size(); place-- > 0;) {   // the parameters are the last parentheses
+        depth += (name[place] == ')') - (name[place] == '(');
+        if (depth) continue;
+        name.resize(place);
+        break;
+    }
+    return name.compare(0, 5, "void ") ? name : name.substr(5);
+}
+
 void add_kernel(Module &module, const hostcuda_kernel &kernel, int registers) {
     auto function = std::make_unique<Function>();
     function->kernel = &kernel;
     function->module = &module;
     function->registers = registers;
+    function->counted = kernel.thread ? kernel.name : counted_name(kernel.name);
     modules().functions.insert(function.get());
     module.functions[kernel.name] = std::move(function);
 }
@@ -452,7 +473,7 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
         if (kernel->parameter_count && !parameters) return cudaErrorInvalidValue;
         auto work = std::make_shared<Work>();
         work->kind = HOSTCUDA_KERNEL;
-        work->name = kernel->name;
+        work->name = function->counted;
         if (!kernel->thread) return submit(held, *stream, std::move(work));
         auto values = std::make_shared<Parameters>(*kernel, parameters);
         Size blocks{{grid_x, grid_y, grid_z}}, threads{{block_x, block_y, block_z}};
