@@ -114,12 +114,12 @@ extern "C" __global__ void dynamic(float *x) {
     x[threadIdx.x] = s[0];
 }
 
-extern "C" __global__ void many_registers(float *x, int n) {
-    float a[128];
-    for (int k = 0; k < 128; k++) a[k] = x[k * n + threadIdx.x];
+template <int size> __global__ void many(float *x, int n) {
+    float a[size];
+    for (int k = 0; k < size; k++) a[k] = x[k * n + threadIdx.x];
     for (int i = 0; i < n; i++)
-        for (int k = 0; k < 128; k++) a[k] = a[k] * a[(k + 1) % 128] + a[(k + 37) % 128];
-    for (int k = 0; k < 128; k++) x[k * n + threadIdx.x] = a[k];
+        for (int k = 0; k < size; k++) a[k] = a[k] * a[(k + 1) % size] + a[(k + 37) % size];
+    for (int k = 0; k < size; k++) x[k * n + threadIdx.x] = a[k];
 }
 
 template <class T, unsigned n> __global__ void scale(T (*x)[n], T by) { x[threadIdx.x][0] *= by; }
@@ -127,27 +127,27 @@ template <class T, unsigned n> __global__ void scale(T (*x)[n], T by) { x[thread
 extern "C" __global__ void nothing() {}
 """
 
+SIZES = [21, 23, 24, 26, 27, 31, 64]  # of arrays in registers
+
 MODULE = START + f"""
 import numpy as np
 module = cupy.RawModule(code=r'''{KERNELS}''', options=("-std=c++17",),
-                        name_expressions=("scale<float, 4>",))
-x = cupy.zeros(1024, np.float32)
+                        name_expressions=("scale<float, 4>", *(f"many<{{n}}>" for n in {SIZES})))
+x, sizes = cupy.zeros(1024, np.float32), {SIZES}
 """ + """
 bounded, dynamic = module.get_function("bounded"), module.get_function("dynamic")
-many, scale = module.get_function("many_registers"), module.get_function("scale<float, 4>")
+scale = module.get_function("scale<float, 4>")
 nothing = module.get_function("nothing")
 library = ctypes.CDLL("libcuda.so.1")
 hostcuda.reset_counters()
 
-most = many.max_threads_per_block
 answers = {
     "bounded": [bounded.max_threads_per_block, bounded.shared_size_bytes],
     "dynamic": [dynamic.max_threads_per_block, dynamic.shared_size_bytes],
     "within": [status(bounded, (1,), (256,), (x, np.float32(2), 1)),
                status(lambda: dynamic((1,), (256,), (x,), shared_mem=48 << 10)),
                status(scale, (1,), (32,), (x, np.float32(2))),
-               status(nothing, (1,), (1024,), ()),
-               status(many, (1,), (most,), (x, 1))],
+               status(nothing, (1,), (1024,), ())],
     "bounds": status(bounded, (1,), (257,), (x, np.float32(2), 1)),
     "grid": status(nothing, (1, 65536), (1,), ()),
     "block": status(nothing, (1,), (1025,), ()),
@@ -155,10 +155,15 @@ answers = {
                                       shared_mem=(48 << 10) - 1200 + more)) for more in (0, 1)],
     "no parameters": library.cuLaunchKernel(
         ctypes.c_void_p(bounded.kernel.ptr), 1, 1, 1, 32, 1, 1, 0, None, None, None),
-    "registers": [many.num_regs, most, status(many, (1,), (most + 1,), (x, 1))],
-    "occupancy": driver.occupancyMaxActiveBlocksPerMultiprocessor(many.kernel.ptr, 128, 0),
     "counted": hostcuda.counters().kernels,
+    "registers": [],
 }
+for size in sizes:
+    many = module.get_function(f"many<{size}>")
+    most = many.max_threads_per_block
+    answers["registers"].append(
+        [many.num_regs, most, [status(many, (1,), (n,), (x, 1)) for n in (most, most + 1)],
+         driver.occupancyMaxActiveBlocksPerMultiprocessor(many.kernel.ptr, 128, 0)])
 
 variables = []
 for name in ("table", "counter", "filled"):
@@ -179,18 +184,21 @@ print(json.dumps(answers))
 def test_what_a_cubin_says_of_its_kernels(child: Child, tmp_path: Path) -> None:
     answers = json.loads(child(MODULE, CUPY_CACHE_DIR=str(tmp_path)))
     assert answers["bounded"] == [256, 1200] and answers["dynamic"] == [1024, 0]
-    assert answers["within"] == [0] * 5
+    assert answers["within"] == [0] * 4
     assert answers["bounds"] == 701
     assert answers["grid"] == answers["block"] == answers["no parameters"] == 1
     assert answers["shared"] == [0, 1]
-    registers, most, beyond = answers["registers"]
-    warp = -(-registers * 32 // 256) * 256  # those of a warp; a block has a multiple of four
-    assert registers > 128 and most == 65536 // warp // 4 * 4 * 32 < 1024 and beyond == 701
-    assert answers["occupancy"] == 16384 // warp * 4 // 4
-    assert answers["counted"] == {"bounded": 2, "dynamic": 1, "scale<float, 4u>": 1,
-                                  "nothing": 1, "many_registers": 1}
+    assert answers["counted"] == {"bounded": 2, "dynamic": 1, "scale<float, 4u>": 1, "nothing": 1}
     assert answers["variables"] == [[400, 0, 0], [4, 0, 0], [12, 0, 0]]
     assert answers["no global"] == answers["no kernel"] == 500
+    kinds = set()
+    for registers, most, launches, occupancy in answers["registers"]:
+        warp = -(-registers * 32 // 256) * 256  # those of a warp; a block has a multiple of four
+        assert most == 65536 // warp // 4 * 4 * 32 < 1024 and launches == [0, 701]
+        assert occupancy == 16384 // warp * 4 // 4
+        kinds |= {("rounded", 65536 // (registers * 32) // 4 * 128 != most),
+                  ("a multiple of four", 65536 // warp * 32 != most)}
+    assert {("rounded", True), ("a multiple of four", True)} <= kinds  # both are tested
 
 
 IMAGES = START + f"""
@@ -204,8 +212,7 @@ room = mmap.mmap(-1, 64 * page)
 base = ctypes.addressof(ctypes.c_char.from_buffer(room))
 ctypes.CDLL(None).mprotect(ctypes.c_void_p(base + 63 * page), page, 0)
 
-def load(image, end=63 * page):
-    \"""The answer for an image that lies before a page without access.\"""
+def load(image, end=63 * page):  # the image lies before a page without access, or before zeros
     room[:end] = bytes(end)
     room[end - len(image):end] = image
     module = ctypes.c_void_p()
@@ -226,8 +233,16 @@ def from_file(content):
     module = ctypes.c_void_p()
     return library.cuModuleLoad(ctypes.byref(module), PATH.encode())
 
-lengths = [4, 16, 63, 64, 65, 1000, len(image) // 2, len(image) - 500, len(image) - 1]
+def with_section(name, at, value, size):  # other bytes in the head of the section of that name
+    names = int.from_bytes(image[sections + 64 * image[62] + 24:][:8], "little")
+    for place in range(int.from_bytes(image[60:62], "little")):
+        head = sections + 64 * place
+        start = names + int.from_bytes(image[head:head + 4], "little")
+        if image[start:image.index(b"\\0", start)].decode() == name:
+            return changed(head + at, value, size)
+
 sections = int.from_bytes(image[40:48], "little")
+lengths = [4, 16, 63, 64, 65, 1000, len(image) // 2, len(image) - 500, len(image) - 1]
 rng = random.Random(0)
 anything = set()
 for _ in range(1000):
@@ -247,6 +262,9 @@ answers = {
     "no sections": load(changed(60, 0, 2)), "many sections": load(changed(60, 0xFFFF, 2)),
     "names elsewhere": load(changed(62, 0xFFF0, 2)), "their size": load(changed(58, 32, 2)),
     "architecture": [load(changed(49, sm, 1)) for sm in (75, 80, 89, 90, 100)],
+    "sections": {name: [load(with_section(name, *change)) for change in (
+                     (24, 1 << 40, 8), (32, 1 << 40, 8), (4, 0, 4), (0, 1 << 30, 4))]
+                 for name in (".text.bounded", ".nv.info", ".nv.info.bounded", ".symtab")},
     "anything": sorted(anything),
 }
 print(json.dumps(answers))
@@ -259,6 +277,7 @@ def test_damaged_images_are_refused(child: Child, tmp_path: Path) -> None:
     assert answers.pop("whole") == [0, 0, 0]
     assert answers.pop("architecture") == [209, 209, 209, 0, 209]
     assert set(answers.pop("anything")) <= {0, 200, 209}
+    answers |= answers.pop("sections")
     for name, answer in answers.items():
         assert answer == 200 or set(answer) == {200}, (name, answer)
 
