@@ -4,8 +4,8 @@
 // `nvdisasm` print both. What is used here:
 //
 //   .text.NAME            the code of the kernel NAME. The symbol of an entry point has a mark.
-//   .nv.shared.NAME       as large as its static shared memory. From sm_90 on it includes 1024 bytes
-//                         that the system reserves.
+//   .nv.shared.NAME       as large as its static shared memory. From sm_90 on it includes 1024
+//                         bytes that the system reserves.
 //   .nv.info              attributes of symbols: registers
 //   .nv.info.NAME         attributes of the kernel: parameters, threads of __launch_bounds__
 //   .nv.compat            attributes of the file: whether it is for one architecture alone
@@ -35,7 +35,7 @@ constexpr unsigned MACHINE = 190;             // EM_CUDA
 constexpr size_t MOST = size_t(1) << 30;      // bytes of an image
 constexpr unsigned char ENTRY = 0x10;         // in st_other: a kernel, not a function of the device
 constexpr size_t RESERVED_SHARED = 1024;      // bytes of a block
-constexpr unsigned RESERVING = 90;            // the architecture from which on sections include them
+constexpr unsigned RESERVING = 90;            // the first architecture whose sections include them
 constexpr int NEW_FLAGS = 8;                  // the ABI version from which flags hold more
 
 // Attributes, by nvdisasm's names without EIATTR_ and EICOMPAT_ATTR_.
@@ -65,7 +65,8 @@ struct Bytes {
     std::string all;
 
     template <class Type> Type at(size_t offset) const {
-        require(offset <= all.size() && sizeof(Type) <= all.size() - offset, "a table ends too early");
+        require(offset <= all.size() && sizeof(Type) <= all.size() - offset,
+                "a table ends too early");
         Type value;
         memcpy(&value, all.data() + offset, sizeof value);
         return value;
@@ -94,7 +95,8 @@ struct Entry {   // of a table of attributes
 class Reader {
 public:
     Reader(const void *image, size_t most) {
-        require(most >= sizeof head && copy(&head, image, sizeof head), "it is shorter than its header");
+        require(most >= sizeof head && copy(&head, image, sizeof head),
+                "it is shorter than its header");
         check_head();
         size_t size = std::max(end_of(head.e_shoff, head.e_shnum, sizeof(Elf64_Shdr)),
                                end_of(head.e_phoff, head.e_phnum, sizeof(Elf64_Phdr)));
@@ -146,7 +148,8 @@ private:
         };
         const Elf64_Shdr names = at(head.e_shstrndx);
         check(names);
-        require(names.sh_type == SHT_STRTAB && at(0).sh_type == SHT_NULL, "it has no names of sections");
+        require(names.sh_type == SHT_STRTAB && at(0).sh_type == SHT_NULL,
+                "it has no names of sections");
         for (size_t place = 0; place < head.e_shnum; place++) {
             Section section{"", at(place)};
             check(section.head);
@@ -237,7 +240,8 @@ private:
             require(symbol.st_name < names.head.sh_size, "a name lies outside its table");
             std::string name = bytes.text(names.head.sh_offset + symbol.st_name, names.end());
             if (type == STT_FUNC && symbol.st_other & ENTRY) {
-                require(section.name == ".text." + name, "a kernel's code is not where its name says");
+                require(section.name == ".text." + name,
+                        "a kernel's code is not where its name says");
                 require(std::none_of(to.kernels.begin(), to.kernels.end(),
                                      [&](const CubinKernel &each) { return each.name == name; }),
                         "two kernels have the same name");
@@ -270,7 +274,8 @@ private:
                 uint64_t threads = 1;
                 for (size_t axis = 0; axis < 3; axis++) {
                     threads *= bytes.at<uint32_t>(each.offset + 4 * axis);
-                    require(threads >= 1 && threads <= 1024, "a kernel has no valid limit of threads");
+                    require(threads >= 1 && threads <= 1024,
+                            "a kernel has no valid limit of threads");
                 }
                 found.max_threads = unsigned(threads);
             }

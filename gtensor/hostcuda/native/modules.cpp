@@ -4,8 +4,8 @@
 // "//HOSTCUDA " and its length in eight hexadecimal digits. The compiler also maps an image to the
 // shared library with its kernels.
 //
-// With NVRTC as the compiler an image is a cubin (cubins.cpp). Its launches are checked and counted;
-// its kernels do nothing, because no CPU runs their code. So it is loaded in dry mode only.
+// With NVRTC as the compiler an image is a cubin (cubins.cpp). Its launches are checked and counted.
+// Its kernels do nothing, because no CPU runs their code. So it is loaded in dry mode only.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <link.h>
