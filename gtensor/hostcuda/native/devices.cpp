@@ -405,8 +405,8 @@ void hostcuda_set_memory(int device, size_t memory) {
     runtime().devices[size_t(device)].memory = memory;
 }
 
-// From now on the current device answers this error, as after a fault of a kernel. One that it answers
-// already stays.
+// From now on the current device answers this error, as after a fault of a kernel. One that it
+// answers already stays.
 void hostcuda_lose_device(int error, const char *sentence) {
     if (runtime().forked) return;
     Held held(runtime().lock);

@@ -367,8 +367,8 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to) {
 
 // ---- functions by name
 
-// Tables of functions that NVIDIA does not document, of which there are none here. NVRTC looks for the
-// driver's cache of what it has compiled, and does without; it crashes where this function is absent.
+// Tables of functions that NVIDIA does not document, of which there are none here. NVRTC looks for
+// the driver's cache of compiled kernels, and does without. It crashes if this function is absent.
 CUresult cuGetExportTable(const void **table, const CUuuid *) {
     if (!table) return CUDA_ERROR_INVALID_VALUE;
     *table = nullptr;

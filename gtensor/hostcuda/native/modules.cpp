@@ -4,8 +4,8 @@
 // "//HOSTCUDA " and its length in eight hexadecimal digits. The compiler also maps an image to the
 // shared library with its kernels.
 //
-// With NVRTC as the compiler an image is a cubin (cubins.cpp). Its launches are checked and counted.
-// Its kernels do nothing, because no CPU runs their code. So it is loaded in dry mode only.
+// With NVRTC as the compiler an image is a cubin (cubins.cpp). Its launches are checked and counted,
+// and its kernels do nothing, because no CPU runs their code. So it is loaded in dry mode only.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <link.h>
@@ -228,8 +228,8 @@ int attribute(Function &function, CUfunction_attribute which) {
     }
 }
 
-// How many blocks a multiprocessor holds, by threads, registers, shared memory and its own limit. It
-// has four parts, in which a warp's registers lie together (cuda_occupancy.h).
+// How many blocks a multiprocessor holds, by threads, registers, shared memory and its own limit.
+// It has four parts, in which a warp's registers lie together (cuda_occupancy.h).
 int resident(Function &function, int threads, size_t shared) {
     Device &device = *function.module->device;
     size_t block = shared + function.kernel->static_shared_bytes
@@ -240,7 +240,8 @@ int resident(Function &function, int threads, size_t shared) {
                        / std::max(registers_of_warp(function.registers), 1) * 4 / warps;
     int by_shared = int(size_t(limit(device, cudaDevAttrMaxSharedMemoryPerMultiprocessor)) / block);
     if (unsigned(threads) > function.kernel->max_threads) return 0;
-    return std::min({by_threads, by_registers, by_shared, limit(device, cudaDevAttrMaxBlocksPerMultiprocessor)});
+    return std::min({by_threads, by_registers, by_shared,
+                     limit(device, cudaDevAttrMaxBlocksPerMultiprocessor)});
 }
 
 // The limits of a launch: CUDA C++ Programming Guide, "Compute Capabilities".
