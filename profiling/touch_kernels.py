@@ -1,33 +1,58 @@
 """Launch every CUDA kernel on small arrays, forward and backward, and compare with the CPU.
 
     python profiling/touch_kernels.py --processes 8                  # all ops, all dtypes
-    python profiling/touch_kernels.py --only arena,streams           # some by name
-    compute-sanitizer python profiling/touch_kernels.py --exact-allocations --dtypes float32
+    python profiling/touch_kernels.py --only arena,softmax,gelu:float16 --traceback
+    compute-sanitizer python profiling/touch_kernels.py --exact-allocations --dtypes float32 \\
+        --job-seconds 0
 
 The ops come from the registry with the samples of their records. Beside them stand a few checks
 of what has no record: optimizers, averages, more of in-place norms, products into buffers,
-the arena under CuPy, stream ids. Kernels that exist but were never launched are named at the end.
+the arena under CuPy, stream ids, a captured step. A job is one check, or one op in one dtype. Jobs
+run in this order: those of `--only` as named there; else all checks, then all ops in the first
+dtype, in the next one, and so on. Kernels that exist but were never launched are named at the end.
+
+Each result is printed as soon as it is there. These formats are stable:
+
+    ok     softmax float32 (0.12 s)
+    FAILED softmax float16: CheckError: sample 0: ...
+    FAILED arena: CheckError: ...
+
+Further lines of a reason or traceback are indented. The words between FAILED and the first colon
+name the job. `--only` accepts them as they are, so a second run can repeat what failed.
+
+With several processes a job that fails in any way costs itself only: one that ends its process, one
+that destroys the CUDA context (its process is replaced), one that hangs (it is killed after
+`--job-seconds`, and its traceback printed). With one process the work runs in this process. Then a
+lost context or a job that takes too long ends the run. SIGINT and SIGTERM end every run; in all
+these cases the report follows, and says what did not run.
 
 `--exact-allocations` gives each array a cudaMalloc of its own. A memory checker needs that: an
-arena cuts many arrays from one segment, so an access just beyond one of them would be legal.
+arena cuts many arrays from one segment, so an access just beyond one of them would be legal. The
+checks of the arena and of graphs, which need its pools, are then left out.
 
-Exit status: 0, or 1 if anything failed or a kernel was never launched, or 2 without a CUDA device.
+Exit status: 0, or 1 if anything failed or did not run, if a kernel was never launched or `--only`
+has an unknown name, or 2 without a CUDA device and for other wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import runpy
 import sys
+import textwrap
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import product
-from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lost_context import lost
+from processes import InThisProcess, Pool, Result, Stopped, stoppable
 
 import gtensor as gt
 import gtensor.nn.functional  # registers its ops
@@ -39,55 +64,80 @@ from gtensor.testing.compare import TOLERANCES, CheckError, close, to_numpy
 
 SEED = 0
 REFERENCES = ("batch_norm.cu", "matmul_naive.cu")  # launched by ladders and tests/kernels only
-DTYPES = {dtype.name: dtype for dtype in TOLERANCES}
+NAMED = 10  # jobs that did not run, at most so many by name
+# What matters most is first, for a run that is ended before its end.
+DTYPES = {dtype.name: dtype for dtype in sorted(TOLERANCES, key=lambda d: d.name != "float32")}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asked for; one process of several has a share of the work."""
+    """What the command line asked for."""
 
     device: str
     dtypes: tuple[str, ...]
     exact: bool
-    share: int = 0
-    shares: int = 1
+    traceback: bool
+    files: tuple[str, ...]  # run before the work, in each process
+
+
+@dataclass(frozen=True)
+class Job:
+    """One check, or one op in one dtype. Its label is what lines and `--only` call it."""
+
+    name: str
+    dtype: str  # empty for a check
+    work: Callable[[Options], None]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.dtype}".rstrip()
 
 
 @dataclass
 class Outcome:
-    """What was run, what failed (name -> reason), which kernels were launched or exist."""
+    """What was run, what failed (label -> reason), which kernels were launched or exist."""
 
     ran: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     launched: set[str] = field(default_factory=set)
     known: set[str] = field(default_factory=set)
 
-    def add(self, other: Outcome) -> None:
-        self.ran += other.ran
-        self.failed |= other.failed
-        self.launched |= other.launched
-        self.known |= other.known
+    def add(self, result: Result) -> None:
+        """Count a result, and print it."""
+        self.ran.append(result.job)
+        if result.news is not None:
+            launched, known = result.news
+            self.launched |= launched
+            self.known |= known
+        if not result.failure:
+            print(f"ok     {result.job} ({result.seconds:.2f} s)", flush=True)
+            return
+        self.failed[result.job] = result.failure
+        first, _, rest = result.failure.partition("\n")
+        more = "\n".join(filter(None, (rest, result.detail.rstrip())))
+        print(f"FAILED {result.job}: {first}", flush=not more)
+        if more:
+            print(textwrap.indent(more, "    "), flush=True)
 
 
 # -- ops -------------------------------------------------------------------------------------------
 
 
-def touch_op(op: Op, options: Options) -> None:
-    """Value and gradients of every sample in every dtype, on the device and on the CPU."""
-    for dtype in (DTYPES[name] for name in options.dtypes):
-        for number, sample in enumerate(samples_of(op)):
-            where = f"sample {number}, {dtype.name}"
-            given, wanted = (_value_and_gradients(op, sample, place, dtype)
-                             for place in (options.device, "cpu"))
-            rtol, atol = TOLERANCES[dtype]
-            for i, (a, b) in enumerate(zip(given, wanted, strict=True)):
-                what = f"{where}: the gradient of input {i - 1}" if i else f"{where}: the value"
-                if a is not None and b is not None:
-                    if a.dtype != b.dtype:
-                        raise CheckError(f"{what} is {a.dtype}, on the CPU {b.dtype}")
-                    largest = float(np.abs(b.astype(np.float64)).max(initial=1.0)) if i else 1.0
-                    tolerance = (rtol, atol * largest) if a.dtype in TOLERANCES else None
-                    close(what, a, b, tolerance, (options.device, "cpu"))
+def touch_op(op: Op, dtype_name: str, options: Options) -> None:
+    """Value and gradients of every sample in one dtype, on the device and on the CPU."""
+    dtype = DTYPES[dtype_name]
+    rtol, atol = TOLERANCES[dtype]
+    for number, sample in enumerate(samples_of(op)):
+        given, wanted = (_value_and_gradients(op, sample, place, dtype)
+                         for place in (options.device, "cpu"))
+        for i, (a, b) in enumerate(zip(given, wanted, strict=True)):
+            what = f"sample {number}: " + (f"the gradient of input {i - 1}" if i else "the value")
+            if a is not None and b is not None:
+                if a.dtype != b.dtype:
+                    raise CheckError(f"{what} is {a.dtype}, on the CPU {b.dtype}")
+                largest = float(np.abs(b.astype(np.float64)).max(initial=1.0)) if i else 1.0
+                tolerance = (rtol, atol * largest) if a.dtype in TOLERANCES else None
+                close(what, a, b, tolerance, (options.device, "cpu"))
 
 
 def _value_and_gradients(
@@ -340,11 +390,74 @@ def touch_streams(options: Options) -> None:
     close("the sum on the second stream", y[:1], np.array([1.5**10 + 1], np.float32))
 
 
+def touch_captured_step(options: Options) -> None:
+    """Training steps that a graph replays on a stream equal steps without a graph."""
+    rng = np.random.default_rng(SEED)
+    batches, classes = rng.standard_normal((4, 8, 6)), rng.integers(0, 3, 8)
+    device = gt.device(options.device)
+    for dtype in (DTYPES[name] for name in options.dtypes):
+        results = []
+        for captured in (True, False):
+            gt.manual_seed(SEED)
+            layers = gt.nn.Linear(6, 16), gt.nn.GELU(), gt.nn.Linear(16, 3)
+            net = gt.nn.Sequential(*layers).to(device).to(dtype)
+            optimizer = gt.optim.AdamW(net.parameters(), lr=0.01)
+            x = gt.zeros((8, 6), dtype=dtype, device=device)
+            target = gt.tensor(classes, device=device)
+            with gt.stream(device):
+                training = _Training(net, optimizer, x, target)
+                losses = training.replayed(batches) if captured else training.eager(batches)
+            results.append([losses, *(to_numpy(p.detach()) for p in net.parameters())])
+        names = ("the losses", *(name for name, _ in net.named_parameters()))
+        for what, replayed, eager in zip(names, *results, strict=True):
+            close(f"{what}, {dtype.name}", replayed, eager, TOLERANCES[dtype],
+                  ("replayed", "without a graph"))
+
+
+@dataclass
+class _Training:
+    """A network, its optimizer, and the address of its batches."""
+
+    net: gt.nn.Module
+    optimizer: Any
+    x: gt.Tensor
+    target: gt.Tensor
+
+    def step(self) -> gt.Tensor:
+        self.optimizer.zero_grad()
+        loss = gt.nn.functional.cross_entropy(self.net(self.x), self.target)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def eager(self, batches: np.ndarray) -> np.ndarray:
+        """The losses of a first step, which is not counted, and one for each batch."""
+        self.step()
+        return np.array([self._on(batch, self.step).item() for batch in batches])
+
+    def replayed(self, batches: np.ndarray) -> np.ndarray:
+        """The same by a graph. The first step compiles the kernels."""
+        self.step()
+        graph = gt.Graph(self.x.device)
+        with graph.capture():
+            loss = self.step()
+        losses = []
+        for batch in batches:
+            self._on(batch, graph.replay)
+            losses.append(loss.item())
+        return np.array(losses)
+
+    def _on(self, batch: np.ndarray, work: Callable[[], Any]) -> Any:
+        self.x[...] = gt.tensor(batch, dtype=self.x.dtype, device=self.x.device)
+        return work()
+
+
 CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping, "averages": touch_averages,
           "scaler": touch_scaler, "running statistics": touch_running_statistics,
           "abn": touch_abn, "context": touch_context}
-CUDA_CHECKS = {"products": touch_products, "own products": touch_own_products,
-               "arena": touch_arena, "streams": touch_streams}
+CUDA_CHECKS = {"arena": touch_arena, "streams": touch_streams, "products": touch_products,
+               "own products": touch_own_products, "captured step": touch_captured_step}
+NEED_THE_ARENA = {"arena", "captured step"}
 
 
 # -- which kernels were launched -------------------------------------------------------------------
@@ -382,100 +495,171 @@ def known_kernels() -> set[str]:
     return raw | {f"elementwise: {kernel.body}" for kernel in kernels.registered}
 
 
-# -- the program -----------------------------------------------------------------------------------
+# -- jobs ------------------------------------------------------------------------------------------
 
 
-def jobs(device: str, only: list[str]) -> dict[str, Callable[[Options], None]]:
-    """What there is to run, by name. Raises SystemExit for a name that is not there."""
-    found: dict[str, Callable[[Options], None]] = {
-        name: lambda options, op=op: touch_op(op, options)
-        for name, op in sorted(registry.items()) if op.samples is not None}
-    found |= CHECKS if device == "cpu" else {**CUDA_CHECKS, **CHECKS}
-    unknown = [name for name in only if name not in found]
+def include(files: Iterable[str]) -> None:
+    """Run files of the user's, which may register ops and add checks to CHECKS."""
+    for file in files:
+        runpy.run_path(file, {"CHECKS": CHECKS}, Path(file).stem)
+
+
+def jobs(options: Options) -> list[Job]:
+    """Everything there is to run, in its order."""
+    checks = CHECKS if options.device == "cpu" else {**CUDA_CHECKS, **CHECKS}
+    found = [Job(name, "", check) for name, check in checks.items()
+             if not (options.exact and name in NEED_THE_ARENA)]
+    return found + [
+        Job(name, dtype, lambda options, op=op, dtype=dtype: touch_op(op, dtype, options))
+        for dtype in options.dtypes
+        for name, op in sorted(registry.items()) if op.samples is not None]
+
+
+def chosen(found: list[Job], only: list[str]) -> list[Job]:
+    """The jobs that were asked for. Raises SystemExit for a name that is not there."""
+    taken = {}
+    for word in only:
+        taken[word] = [job for job in found if word.replace(":", " ") in (job.name, job.label)]
+    unknown = [word for word, named in taken.items() if not named]
     if unknown:
-        raise SystemExit(f"{', '.join(unknown)} given; wanted some of {', '.join(found)}")
-    return {name: found[name] for name in only} if only else found
+        names = dict.fromkeys(job.name for job in found)
+        raise SystemExit(f"{', '.join(unknown)} given; wanted some of {', '.join(names)}")
+    return list(dict.fromkeys(job for named in taken.values() for job in named))
 
 
-def run(names: list[str], options: Options) -> Outcome:
-    """This process's share of the jobs."""
-    outcome = Outcome()
-    watch_launches(outcome.launched)
+def begin(options: Options) -> Callable[[str], Result]:
+    """Make this process ready for work: returns what runs a job by its label."""
+    launched: set[str] = set()
+    watch_launches(launched)
     gt.set_default_device(options.device)
     if options.exact:
         gt.device(options.device).xp.cuda.set_allocator(None)
-    work = jobs(options.device, names)
-    for name in names[options.share::options.shares]:
-        if options.exact and name == "arena":
-            continue
+    work = {job.label: job.work for job in jobs(options)}
+    gt.zeros(1)  # makes the context before a job's time is measured
+
+    def run(label: str) -> Result:
         start = time.perf_counter()
+        failure, detail = "", ""
         try:
-            work[name](options)
+            work[label](options)
         except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            reason = f"{type(error).__name__}: {error}"
-            if not isinstance(error, CheckError):
-                reason += f" ({where.name}, line {where.lineno})"
-            outcome.failed[name] = reason
-        outcome.ran.append(name)
-        print(f"{'FAILED' if name in outcome.failed else 'ok':6} {name} "
-              f"({time.perf_counter() - start:.2f} s)", flush=True)
-    outcome.known = known_kernels()
-    return outcome
+            failure = _reason(error)
+            detail = "".join(traceback.format_exception(error)) if options.traceback else ""
+        code = lost()
+        if code:
+            failure = f"context lost, CUDA error {code}: {failure or 'after the job had ended'}"
+        return Result(label, failure, detail, time.perf_counter() - start, last=bool(code),
+                      news=(launched.copy(), known_kernels()))
+
+    return run
 
 
-def outcomes(names: list[str], options: Options, processes: int) -> Iterator[Outcome]:
-    """Of this process, or of several that share the work."""
-    if processes == 1:
-        yield run(names, options)
-        return
-    shares = [Options(options.device, options.dtypes, options.exact, k, processes)
-              for k in range(processes)]
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        for share in [pool.submit(run, names, part) for part in shares]:
-            yield share.result()
+def begin_worker(options: Options) -> Callable[[str], Result]:
+    """The same in a process of several."""
+    include(options.files)
+    return begin(options)
 
 
-def report(total: Outcome, device: str, *, complete: bool) -> int:
-    """Print what failed and, of a complete run, what was never launched; the exit status."""
-    for name, reason in total.failed.items():
-        print(f"\nFAILED {name}: {reason}")
-    idle = sorted(total.known - total.launched) if complete else []
+def _reason(error: Exception) -> str:
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, CheckError):
+        return reason
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{reason} ({where.name}, line {where.lineno})"
+
+
+# -- the program -----------------------------------------------------------------------------------
+
+
+def report(total: Outcome, device: str, *, complete: bool, labels: Iterable[str] = ()) -> int:
+    """Print which of the jobs did not run, which kernels were never launched; the exit status."""
+    left = [label for label in labels if label not in set(total.ran)]
+    idle = sorted(total.known - total.launched) if complete and not left else []
+    print()
+    if left:
+        more = ", ..." if len(left) > NAMED else ""
+        print(f"{len(left)} not run: {', '.join(left[:NAMED])}{more}")
     for kernel in idle:
         print(f"never launched: {kernel}")
-    print(f"\n{len(total.ran)} run on {device}, {len(total.failed)} failed; "
-          f"{len(total.launched & total.known)} of {len(total.known)} kernels launched")
-    return int(bool(total.failed or idle))
+    print(f"{len(total.ran)} run on {device}, {len(total.failed)} failed; "
+          f"{len(total.launched & total.known)} of {len(total.known)} kernels launched", flush=True)
+    return int(bool(total.failed or left or idle))
 
 
-def main() -> int:
-    """Parse, run, report."""
+def arguments() -> argparse.Namespace:
+    """The command line, whose values are possible."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
                         help="what is compared with the CPU; cpu tries this program out")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="default: %(default)s")
-    parser.add_argument("--only", default="", help="names of ops and checks, with commas")
+    parser.add_argument("--only", default="",
+                        help="names of ops and checks, or NAME:DTYPE of ops, with commas")
     parser.add_argument("--processes", type=int, default=1, help="that share the work (default 1)")
+    parser.add_argument("--job-seconds", type=float, default=60, metavar="S",
+                        help="end a job that takes longer (default 60; 0: no limit)")
+    parser.add_argument("--with", dest="files", action="append", default=[], metavar="FILE",
+                        help="Python to run in each process before the work, this one first. It "
+                        "may register ops by gt.op, and add checks to the global dict CHECKS: keys "
+                        "are names, values are functions that are called with the Options of "
+                        "this program and raise if something is wrong. May be repeated")
+    parser.add_argument("--traceback", action="store_true", help="print each failure's traceback")
     parser.add_argument("--exact-allocations", action="store_true",
                         help="one cudaMalloc per array in place of the arena")
     given = parser.parse_args()
-    dtypes = tuple(given.dtypes.split(","))
-    if not set(dtypes) <= set(DTYPES):
-        parser.error(f"--dtypes {given.dtypes} given; wanted some of {','.join(DTYPES)}")
+    given.dtypes = tuple(given.dtypes.split(","))
+    if not set(given.dtypes) <= set(DTYPES):
+        parser.error(f"--dtypes {','.join(given.dtypes)} given; wanted some of {','.join(DTYPES)}")
     if given.processes < 1:
         parser.error(f"--processes {given.processes} given; wanted at least 1")
+    if not 0 <= given.job_seconds <= threading.TIMEOUT_MAX:
+        parser.error(f"--job-seconds {given.job_seconds:g} given; wanted 0 (no limit) or more")
+    absent = [file for file in given.files if not Path(file).is_file()]
+    if absent:
+        parser.error(f"--with {absent[0]} given; there is no such file")
+    return given
+
+
+def main() -> int:
+    """Parse, run, report."""
+    given = arguments()
     if given.device == "cuda" and not gt.cuda_device_count():
         print("no CUDA device on this machine; nothing was launched", file=sys.stderr)
         return 2
+    exact = given.exact_allocations and given.device == "cuda"
+    options = Options(given.device, given.dtypes, exact, given.traceback, tuple(given.files))
+    include(options.files)
     only = [name for name in given.only.split(",") if name]
-    names = list(jobs(given.device, only))
-    options = Options(given.device, dtypes, given.exact_allocations and given.device == "cuda")
+    found = jobs(options)
+    labels = [job.label for job in (chosen(found, only) if only else found)]
     total = Outcome()
-    for outcome in outcomes(names, options, given.processes):
-        total.add(outcome)
-    return report(total, given.device, complete=given.device == "cuda" and not only)
+
+    def end() -> int:
+        return report(total, given.device, complete=given.device == "cuda" and not only,
+                      labels=labels)
+
+    def overdue(result: Result) -> None:
+        total.add(result)
+        end()
+        os._exit(1)
+
+    work = (InThisProcess(labels, begin, (options,), given.job_seconds, overdue)
+            if given.processes == 1 else
+            Pool(labels, begin_worker, (options,), given.processes, given.job_seconds))
+    try:
+        with stoppable(), work:
+            for result in work.results():
+                total.add(result)
+    except Stopped as stopped:
+        print(f"\nended by {stopped} during: {', '.join(work.running()) or 'no job'}")
+    for ending in work.unable:
+        print(f"before its first job {ending}")
+    return end()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    if lost():
+        os._exit(status)  # the usual end frees memory of a device that answers with errors
+    sys.exit(status)

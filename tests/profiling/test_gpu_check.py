@@ -1,21 +1,17 @@
-"""profiling/gpu_check.sh as far as it goes without a GPU; its kernel program on the CPU."""
+"""profiling/gpu_check.sh as far as it goes without a GPU."""
 
 from __future__ import annotations
 
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from gtensor.testing import TOLERANCES
-
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "profiling" / "gpu_check.sh"
-PROGRAM = ROOT / "profiling" / "touch_kernels.py"
 LIMIT = 540  # seconds for one call
 MOST_FILES = 8
 NO_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHON": sys.executable,
@@ -98,73 +94,3 @@ def test_every_ladder_has_its_step() -> None:
         if program.stem not in ("ladder_command", "ladder_distributed"):  # of processes on CPUs
             assert f"profiling/{program.name} --device cuda" in joined(), (
                 f"{program.name} has no step in gpu_check.sh; add one, within its {LIMIT} s")
-
-
-def touch(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(PROGRAM), *arguments], env=NO_GPU, text=True,
-                          capture_output=True, timeout=120)
-
-
-def test_the_kernel_program_runs_every_op_on_the_cpu() -> None:
-    call = touch("--device", "cpu", "--dtypes", "float32")
-    assert call.returncode == 0, call.stdout + call.stderr
-    assert re.search(r"^[1-9]\d+ run on cpu, 0 failed", call.stdout, re.MULTILINE)
-
-
-FAULT = """
-import runpy, sys
-import gtensor
-from gtensor.engine.op import registry
-
-calls = []
-
-def wrong(x, out=None, right=registry["tanh"].cpu):
-    calls.append(0)
-    return right(x, out=out) * (1.01 if len(calls) % 2 else 1.0)
-
-registry["tanh"].cpu = wrong
-program = sys.argv[1]
-sys.argv[1:] = ["--device", "cpu", "--only", "tanh,exp", "--dtypes", "float64"]
-runpy.run_path(program, run_name="__main__")
-"""
-
-
-def test_the_kernel_program_names_what_failed(tmp_path: Path) -> None:
-    call = subprocess.run([sys.executable, "-c", FAULT, str(PROGRAM)], env=NO_GPU, cwd=tmp_path,
-                          text=True, capture_output=True, timeout=60)
-    assert call.returncode == 1, call.stdout + call.stderr
-    assert "FAILED tanh: CheckError: sample 0, float64: the value" in call.stdout
-    assert "2 run on cpu, 1 failed" in call.stdout
-
-
-@pytest.mark.host_cuda  # on a GPU it is a step of the script
-@pytest.mark.parametrize("dtype", [dtype.name for dtype in TOLERANCES])
-def test_the_kernel_program_launches_every_kernel(dtype: str) -> None:
-    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
-    call = subprocess.run([sys.executable, str(PROGRAM), "--dtypes", dtype],
-                          env={**os.environ, "PYTHONPATH": path}, text=True, capture_output=True)
-    assert call.returncode == 0, call.stdout + call.stderr
-    assert re.search(r"^[1-9]\d+ run on cuda, 0 failed; (\d+) of \1 kernels launched$",
-                     call.stdout, re.MULTILINE)
-
-
-def test_a_kernel_that_was_not_launched_fails_a_complete_run(
-    capsys: pytest.CaptureFixture[str]
-) -> None:
-    program = runpy.run_path(str(PROGRAM))
-    found = program["Outcome"](ran=["a"], launched={"a.cu: one"}, known={"a.cu: one", "a.cu: two"})
-    assert program["report"](found, "cuda", complete=False) == 0
-    assert program["report"](found, "cuda", complete=True) == 1
-    assert "never launched: a.cu: two\n" in capsys.readouterr().out
-
-
-def test_the_kernel_program_without_a_gpu() -> None:
-    call = touch()
-    assert (call.returncode, call.stdout) == (2, "")
-    assert call.stderr == "no CUDA device on this machine; nothing was launched\n"
-
-
-def test_the_kernel_program_refuses_unknown_names() -> None:
-    call = touch("--device", "cpu", "--only", "tanh,nothing")
-    assert call.returncode == 1 and call.stderr.startswith("nothing given; wanted some of ")
-    assert touch("--device", "cpu", "--dtypes", "int8").returncode == 2
