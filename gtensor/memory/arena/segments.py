@@ -271,7 +271,7 @@ class Segments:
         if self.streams.capturing:
             return [], False
         left = [orphan for orphan in self.pools.orphans
-                if not self.streams.blocks(orphan.pool.stream)]
+                if not self.streams.settling_blocks(orphan.pool.stream)]
         return left, self.streams.settle_ended(home, {orphan.pool.stream for orphan in left})
 
     def _from_orphans(self, pool: BlockPool, size: int, left: list[Orphan]) -> Chunk | None:

@@ -100,6 +100,13 @@ class Streams:
         """Whether a wait for that stream, which has ended, would block the host."""
         return _blocks(self.ended.get(ended))
 
+    def settling_blocks(self, ended: int) -> bool:
+        """The same of a wait for all work on the memory of its pool."""
+        return self.blocks(ended) or any(
+            _blocks(event) for line in self._lines.values() for entry in line
+            if entry.chunk is not None and entry.chunk.pool.stream == ended
+            for event in entry.events.values())
+
     def order(self, waiter: int, on: int) -> None:
         """Let work queued on `waiter` from now on start after all work queued on `on` so far."""
         event = self.record(on)

@@ -207,6 +207,23 @@ def test_an_allocation_does_not_wait_on_the_host_for_a_stream_that_ended():
     check(world.arena, blocks)
 
 
+def test_a_capture_begins_without_a_wait_on_the_host():
+    """Of a pool whose stream has ended, and of which a stream that only the host knows used a part.
+    """
+    world = World(streams=3)
+    a, b, home = world.streams
+    used = world.allocate(7 * MIB, b)
+    world.use(used, a)
+    last = OnHost(a)
+    world.arena.forget_stream(a.id, last)
+    del used
+    world.arena.forget_stream(b.id, b.record())
+    assert world.arena._segments.settle_orphans(home) == ([], False) and not last.waited
+    last.synchronize()
+    (orphan,), _ = world.arena._segments.settle_orphans(home)
+    assert orphan.pool.stream == b.id
+
+
 def test_the_host_waits_for_a_stream_that_ended_before_memory_is_out():
     world = World(capacity=32 * MIB)
     a, b = world.streams
