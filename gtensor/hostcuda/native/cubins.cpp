@@ -101,6 +101,9 @@ public:
         size_t size = std::max(end_of(head.e_shoff, head.e_shnum, sizeof(Elf64_Shdr)),
                                end_of(head.e_phoff, head.e_phnum, sizeof(Elf64_Phdr)));
         require(size <= MOST && size - 1 <= most, "it is shorter than its tables say");
+        char end;   // before memory for it is asked for
+        require(copy(&end, static_cast<const char *>(image) + size - 2, 1),
+                "it is shorter than its tables say");
         bytes.all.resize(size);   // its last byte stays zero
         require(copy(bytes.all.data(), image, size - 1), "it is shorter than its tables say");
         read_sections();
@@ -296,6 +299,8 @@ std::string read_cubin(const void *image, size_t most, Cubin &to) {
         return "";
     } catch (const Inconsistent &error) {
         return error.what();
+    } catch (const std::bad_alloc &) {   // the caller is C
+        return "there is no memory for it";
     }
 }
 
