@@ -329,6 +329,8 @@ class Ladder:
             spent += taken
             if taken >= self.min_sample and spent >= WARM_UP or calls >= CLOCK_CALLS:
                 return calls
+            if not taken and calls > 10:  # a device that computes nothing: its clock stands still
+                return calls
             if taken < self.min_sample:
                 grow = self.min_sample / max(taken, 1e-9)
                 calls = min(CLOCK_CALLS, max(calls + 1, int(calls * min(grow * 1.2, 10))))

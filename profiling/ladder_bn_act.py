@@ -16,6 +16,7 @@ and compiled, on the same memory, out of place. Needs a GPU: on a CPU there is n
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -182,12 +183,18 @@ class Data:
 # -- ladders ---------------------------------------------------------------------------------------
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-compile", action="store_true",
+                        help="leave out torch.compile, which takes half a minute to compile")
+
+
 def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterable[Part]]]]:
     """One part per tensor and dtype: forward, backward, both."""
-    return on_cuda(options, SIZES, DTYPES, lambda s, d: climb(Data(s, DTYPES[d]), d))
+    compiled = not options.own.no_compile
+    return on_cuda(options, SIZES, DTYPES, lambda s, d: climb(Data(s, DTYPES[d]), d, compiled))
 
 
-def climb(data: Data, dtype: str) -> Iterator[Ladder]:
+def climb(data: Data, dtype: str, compiled: bool) -> Iterator[Ladder]:
     """Forward and backward against the copy; both together against PyTorch."""
     name = f"{data.size.name} {dtype}"
     data.both(), data.naive_forward()  # each phase alone needs what the one before it made
@@ -204,10 +211,10 @@ def climb(data: Data, dtype: str) -> Iterator[Ladder]:
             ladder.compare("gtensor", "copy")
         ladder.compare("gtensor", "naive")
         yield ladder
-    yield against_torch(data, name, dtype)
+    yield against_torch(data, name, dtype, compiled)
 
 
-def against_torch(data: Data, name: str, dtype: str) -> Ladder:
+def against_torch(data: Data, name: str, dtype: str, compiled: bool) -> Ladder:
     """Forward and backward together."""
     ladder = _ladder(data, f"{name}, both", data.naive_both, dtype)
     moved = sum(data.size.passes) * data.nbytes
@@ -216,7 +223,7 @@ def against_torch(data: Data, name: str, dtype: str) -> Ladder:
     if reason is not None:
         ladder.note(reason)
         return ladder
-    for peer, faster in (("torch eager", EAGER), ("torch.compile", COMPILED)):
+    for peer, faster in (("torch eager", EAGER), ("torch.compile", COMPILED))[:1 + compiled]:
         try:
             run = data.torch(compiled=peer == "torch.compile")
             run()
@@ -237,4 +244,4 @@ def _ladder(data: Data, name: str, reference: Callable[[], Any], dtype: str) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, build, "ladder_bn_act"))
+    sys.exit(main(__doc__, build, "ladder_bn_act", more=add_options))

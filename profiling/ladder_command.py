@@ -110,26 +110,29 @@ def main(
         print(f"{name}: nothing to measure on {given.device}"
               + (f" under a name with {given.only!r}" if given.only else ""))
         return 0
-    with _threads(given.threads) as pinned, _progress() as progress:
-        try:
-            results = list(_measure(parts, rounds, progress, given.clock))
-        except WrongRung as wrong:
-            progress("")
-            print(f"refused: {wrong}", file=sys.stderr)
-            return 1
     folder = given.out or RESULTS / machine.slug(given.device)
     # A part of the program gets a file of its own, so that it does not replace the whole.
     suffix = "-" + given.only.replace(" ", "-") if given.only else ""
     path = folder / f"{name}{suffix}.json"
+    unfinished = path.with_suffix(".part")  # what there is of a run that is cut off
     folder.mkdir(parents=True, exist_ok=True)
-    document = {
-        "schema": SCHEMA, "program": name, "date": machine.now(), "command": machine.command(),
-        "machine": machine.describe(given.device), "versions": machine.versions(),
-        "device": given.device, "rounds": rounds, "blas_threads": pinned,
-        "ladders": [part.json() for part in results if isinstance(part, Ladder)],
-        "figures": [part.json() for part in results if isinstance(part, Figure)],
-    }
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    with _threads(given.threads) as pinned, _progress() as progress:
+        document: dict[str, Any] = {
+            "schema": SCHEMA, "program": name, "date": machine.now(), "command": machine.command(),
+            "machine": machine.describe(given.device), "versions": machine.versions(),
+            "device": given.device, "rounds": rounds, "blas_threads": pinned,
+            "ladders": [], "figures": [],
+        }
+        try:
+            for part in _measure(parts, rounds, progress, given.clock):
+                document["ladders" if isinstance(part, Ladder) else "figures"].append(part.json())
+                unfinished.write_text(json.dumps(document, indent=1) + "\n")
+        except WrongRung as wrong:
+            progress("")
+            print(f"refused: {wrong}", file=sys.stderr)
+            return 1
+    unfinished.write_text(json.dumps(document, indent=1) + "\n")
+    unfinished.replace(path)
     print(f"wrote {_short(path)}")
     missed = [entry for group in (*(la["ratios"] for la in document["ladders"]),
                                   document["figures"]) for entry in group if entry["met"] is False]
