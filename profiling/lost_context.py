@@ -42,7 +42,7 @@ def lost() -> int:
     except OSError:
         return 0
     context = ctypes.c_void_p()
-    if driver.cuCtxGetCurrent(ctypes.byref(context)) != 0 or not context:
-        return 0
-    code = int(driver.cuCtxSynchronize())
+    code = int(driver.cuCtxGetCurrent(ctypes.byref(context)))  # may answer the error, too
+    if code == 0 and context:
+        code = int(driver.cuCtxSynchronize())
     return code if code in CODES else 0

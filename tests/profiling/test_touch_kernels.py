@@ -54,7 +54,15 @@ def loses(options):
     gt.device("cuda").xp.RawKernel(poke, "poke")((1,), (1,), ())
 
 
-CHECKS |= {f.__name__: f for f in (raises, ends, crashes, hangs, loses)}
+def answers(options):
+    from gtensor import hostcuda
+
+    gt.ones(1, device="cuda")
+    hostcuda.fail(719)  # every function of the driver answers it
+    gt.ones(1, device="cuda").numpy()
+
+
+CHECKS |= {f.__name__: f for f in (raises, ends, crashes, hangs, loses, answers)}
 '''
 
 
@@ -216,14 +224,16 @@ def test_each_fault_costs_only_itself(planted: Path) -> None:
 @pytest.mark.host_cuda
 def test_a_lost_context_costs_only_itself(planted: Path) -> None:
     call = touch("--processes", 2, "--with", planted, "--only",
-                 "loses,tanh:float32,raises,exp:float32,arena,captured step,streams",
+                 "loses,tanh:float32,raises,exp:float32,answers,arena,captured step,streams",
                  environment=HOST)
     assert call.returncode == 1, call.stdout + call.stderr
     found = lines(call.stdout)
     assert sum(line.startswith("ok     ") for line in found) == 5
-    assert sum(line.startswith("FAILED ") for line in found) == 2
-    assert re.search(r"^FAILED loses: context lost, CUDA error 700: ", call.stdout, re.MULTILINE)
-    assert re.search("^7 run on cuda, 2 failed; [1-9]", found[-1])
+    assert sum(line.startswith("FAILED ") for line in found) == 3
+    for name, code in (("loses", 700), ("answers", 719)):
+        assert any(line.startswith(f"FAILED {name}: context lost, CUDA error {code}: ")
+                   for line in found)
+    assert re.search("^8 run on cuda, 3 failed; [1-9]", found[-1])
 
 
 @pytest.mark.host_cuda
