@@ -90,6 +90,7 @@ def test_wrong_arguments_end_with_2_and_a_sentence(given, said, capsys):
 
 
 @pytest.mark.gpu
+@pytest.mark.whole_device
 @pytest.mark.parametrize("name", [
     "httomo-667", pytest.param("producer-consumer", marks=pytest.mark.slow)])
 def test_the_same_on_a_real_device_with_a_limit(name):

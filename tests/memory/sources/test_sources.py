@@ -317,6 +317,7 @@ def test_a_source_that_cheats_is_found(fault):
 
 
 @pytest.mark.gpu
+@pytest.mark.whole_device
 def test_pages_of_a_device_hold_what_is_written_to_them():
     import cupy
 
@@ -354,6 +355,7 @@ def test_pages_of_a_device_hold_what_is_written_to_them():
 
 
 @pytest.mark.gpu
+@pytest.mark.whole_device
 def test_training_on_joined_memory_of_a_device_computes_the_same():
     import numpy as np
 
