@@ -38,6 +38,7 @@ from gpu_steps import CHECKOUT, GPU_TESTS, files_with_gpu_tests, testing
 
 MOST_BYTES = 50_000_000
 WHEELS = ("nvtx", "expecttest")  # gtensor's need, and one of PyTorch's tests, which ours use
+NOTE = "from pathlib import Path\nimport kernel_cache\nkernel_cache.note(Path({!r}))\n"
 PLATFORMS = [word for name in ("_2_28", "_2_27", "_2_17", "2014", "1")
              for word in ("--platform", f"manylinux{name}_x86_64")]
 
@@ -56,8 +57,7 @@ def noted(room: Path) -> Path:
     """
     python = gpu_machine.rehearsing()
     texts, note, log = room / "texts", room / "note_kernels.py", room / "log"
-    note.write_text("from pathlib import Path\nimport kernel_cache\n"
-                    f"kernel_cache.note(Path({str(texts)!r}))\n")
+    note.write_text(NOTE.format(str(texts)))
     environment = gpu_machine.on_host_device(python, gpu_machine.CACHE / "cupy")
     environment |= {"PYTHONPATH": f"{environment['PYTHONPATH']}{os.pathsep}{room}",
                     "GPU_CHECK_REHEARSAL": "1", "PYTHONOPTIMIZE": "1"}

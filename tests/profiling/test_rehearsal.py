@@ -167,3 +167,20 @@ def test_a_second_process_finds_the_kernels_of_the_first(tmp_path: Path) -> None
     assert "architecture: 90\n    differs from the bundle: 80" in again
     environment["CUPY_CUDA_COMPILE_WITH_DEBUG"] = "1"
     assert "kernel cache: 0 of 20 probes hit" in said()
+
+
+@pytest.mark.host_cuda
+def test_noted_texts_are_compiled_to_what_is_looked_for(tmp_path: Path) -> None:
+    """Also those with template arguments; an environment of other folders has only the texts."""
+    texts, note = tmp_path / "texts", tmp_path / "note_kernels.py"
+    note.write_text(gpu_bundle.NOTE.format(str(texts)))
+
+    def run(cache: str, *words: str) -> set[str]:
+        environment = gpu_machine.on_host_device(Path(sys.executable), tmp_path / cache)
+        subprocess.run([sys.executable, *words], env=environment, cwd=ROOT, capture_output=True)
+        return {path.name for path in (tmp_path / cache).glob("*.cubin")}
+
+    touch = ("profiling/touch_kernels.py", "--launch-only", "--only", "add,softmax,clipping")
+    looked_for = run("one", *touch, "--with", str(note))
+    assert len(looked_for) > 5
+    assert run("other", "profiling/kernel_cache.py", "--compile", str(texts)) == looked_for

@@ -151,6 +151,10 @@ def test_it_names_what_failed(processes: int, tmp_path: Path) -> None:
     assert re.search("^FAILED tanh float64: CheckError: sample 0: the value, element",
                      call.stdout, re.MULTILINE)
     assert "ok     exp float64" in call.stdout and "2 run on cpu, 1 failed" in call.stdout
+    if processes == 1:
+        call = touch("--device", "cpu", "--only", "tanh:float64", "--launch-only",
+                     "--with", tmp_path / "fault.py")
+        assert lines(call.stdout)[0] == "ok     tanh float64", call.stdout + call.stderr
 
 
 def test_a_file_may_register_an_op(tmp_path: Path) -> None:
