@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-import time
 import weakref
 from collections.abc import Iterator
 
@@ -150,14 +149,12 @@ def chain(length: int) -> tuple[gt.Tensor, gt.Tensor]:
 def test_a_graph_of_100000_ops_is_walked_without_recursion() -> None:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(_depth() + 100)
-    start = time.perf_counter()
     try:
         x, y = chain(LONG)
         y.backward(gt.ones(2, dtype=gt.float64))
     finally:
         sys.setrecursionlimit(limit)
     np.testing.assert_allclose(x.grad.numpy(), 0.99999 ** LONG, rtol=1e-9)
-    assert time.perf_counter() - start < 30  # it takes about half a second
 
 
 @pytest.mark.thorough
