@@ -2,10 +2,10 @@
 
     profiling/gpu_bundle.sh BUNDLE --site /opt/venv/lib/python3.12/site-packages
 
-BUNDLE becomes a folder with `wheels/` (packages that gtensor or its tests import and the machine
-lacks), `kernels.tar.xz` (a cache of CuPy's for sm_90) and `about.json` (the parts of the cache's
-key). It may have at most 50 MB. gpu_check.sh takes it from the folder `gpu_bundle` of the checkout,
-or from where GPU_CHECK_BUNDLE says.
+BUNDLE becomes a folder with wheels (packages that gtensor or its tests import and the machine
+lacks), kernels.tar.xz (a cache of CuPy's for sm_90) and about.json (the parts of the cache's key).
+It may have at most 50 MB. gpu_check.sh takes it from the folder gpu_bundle of the checkout, or from
+where GPU_CHECK_BUNDLE says.
 
 CuPy finds a compiled kernel by a key that holds the absolute folders of the headers. So an
 environment is made here under the very path that it has on the machine. There this prints SITE:

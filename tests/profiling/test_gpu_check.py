@@ -28,7 +28,9 @@ from gpu_steps import Failed, Step
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "profiling" / "gpu_check.sh"
 MOST_FILES = 8  # that a machine may hand back
-NO_GPU = {**{name: value for name, value in os.environ.items() if name != "GTENSOR_HOSTCUDA"},
+# What pytest-xdist tells its workers is not for the processes that tests start.
+PLAIN = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+NO_GPU = {**{name: value for name, value in PLAIN.items() if name != "GTENSOR_HOSTCUDA"},
           "CUDA_VISIBLE_DEVICES": "-1", "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
 
 
@@ -474,7 +476,7 @@ def test_a_planted_fault_costs_its_own_test(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-p", "gpu_tests", "-p", "gtensor.hostcuda.pytest_plugin",
          "-p", "no:cacheprovider", "-n", "2", "--dist", "load", "--max-worker-restart", "9",
          "--continue-on-collection-errors", "--no-summary", "-q", "."],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "GPU_CHECK_TEST_SECONDS": "20"},
+        env={**PLAIN, "PYTHONPATH": os.pathsep.join(path), "GPU_CHECK_TEST_SECONDS": "20"},
         cwd=folder, text=True, capture_output=True)
     failed = set(re.findall(r"^FAILED (\S+)$", ended.stdout, re.MULTILINE))
     assert failed == {"test_planted_tests.py::test_loses_the_context",
