@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from gtensor.backend import device_of, owner
 from gtensor.distributed.errors import DistributedError
-from gtensor.distributed.failing import Log
+from gtensor.distributed.failing import Log, note_abort
 from gtensor.distributed.work import Pending, Work, missed
 from gtensor.engine.in_place import check_writable
 from gtensor.engine.outside import OutsideWrite
@@ -176,6 +176,7 @@ class Communicator:
         """End the processes of all ranks at once, after a line that names this one."""
         if message:
             print(f"rank {self.rank} of {self.size}: {message}", file=sys.stderr, flush=True)
+        note_abort(status)
         self._engine.abort(status)
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 FOLDER = "GTENSOR_LAUNCH_FOLDER"  # the variable with `gtensor launch`'s folder for `Log`
 BYTES = 1024  # of a rank's file there
+_ABORTED = "aborted"  # the file there of the first rank that ended all
 _STEP, _MOST = 0.3, 1.2  # seconds
 
 
@@ -77,10 +79,39 @@ class Log:
             self._map[:] = line.ljust(BYTES)
 
 
+def note_abort(status: int) -> None:
+    """Let `gtensor launch` know that this rank ends all, which MPI does by killing the others.
+
+    If another rank has ended already, its end is the cause, and nothing is noted.
+    """
+    if folder := os.environ.get(FOLDER):
+        with suppress(OSError):  # another rank was first, or `gtensor launch` is gone
+            if all(map(_runs, noted(Path(folder)))):
+                file = os.open(Path(folder) / _ABORTED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                os.write(file, str(status).encode())
+                os.close(file)
+
+
+def aborted(folder: Path) -> int | None:
+    """The status with which a rank ended all; None if none did."""
+    with suppress(OSError, ValueError):
+        return int(read_all(folder / _ABORTED, BYTES))
+    return None
+
+
+def _runs(process: int) -> bool:
+    with suppress(OSError):
+        stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
+        return stat.rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
 def noted(folder: Path) -> dict[int, tuple[int, str]]:
     """By process number: the rank, and its latest call."""
     found = {}
     for path in folder.iterdir():
+        if path.name == _ABORTED:
+            continue
         text = bytes(read_all(path, BYTES)).decode(errors="replace").rstrip()
         number, _, text = text.partition(" ")
         if number:

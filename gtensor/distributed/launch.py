@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from gtensor.distributed.errors import DistributedError
-from gtensor.distributed.failing import FOLDER, noted
+from gtensor.distributed.failing import FOLDER, aborted, noted
 from gtensor.system.commands import found_command
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -56,6 +56,9 @@ def launch(ranks: int, command: Sequence[str], timeout: int | None = None) -> in
                     _end(process)
         for thread in threads:
             thread.join(5)
+        ended = aborted(Path(folder))
+        if ended is not None:  # the others were killed for it, and mpiexec may tell of one of them
+            return 130 if status == 130 else ended
         if told := reader.killed(Path(folder), ranks):
             print(f"gtensor launch: {told}", file=sys.stderr, flush=True)
         return status

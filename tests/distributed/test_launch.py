@@ -15,6 +15,8 @@ import pytest
 
 from distributed.ranks import ROOT, start
 from gtensor.cli import main
+from gtensor.distributed import failing
+from gtensor.distributed import launch as launching
 
 HEAD = """
 import os, signal, sys, threading, time
@@ -100,6 +102,49 @@ comm.broadcast(np.ones((2, 2)))
                                "last collective: rank 1 of 2: all_reduce of shape (3,)")
     assert lines[1].startswith("  rank 0 of 2: broadcast of shape (2, 2) and dtype float64 (")
     assert lines[1].endswith("job.py:11)") and len(lines) == 2
+
+
+@pytest.mark.parametrize("aborted", [True, False])
+def test_a_rank_that_was_killed_for_the_error_of_another_is_not_the_cause(
+    aborted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str]
+) -> None:
+    """mpiexec tells of whichever rank it finds first: a stand-in for it tells of the other one."""
+    starter = tmp_path / "mpiexec"
+    starter.write_text(f"""#!{sys.executable}
+import os, sys
+from pathlib import Path
+folder = Path(os.environ["GTENSOR_LAUNCH_FOLDER"])
+(folder / "0").write_bytes(b"{os.getpid()} barrier ()".ljust(1024))
+sys.path.insert(0, {str(ROOT)!r})
+from gtensor.distributed import failing
+if {aborted}:
+    failing.note_abort(1)
+print("=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", file=sys.stderr)
+print("=   RANK 0 PID {os.getpid()} RUNNING AT here", file=sys.stderr)
+print("=   EXIT CODE: 9", file=sys.stderr)
+sys.exit(9)
+""")
+    starter.chmod(0o755)
+    monkeypatch.setattr("gtensor.distributed.launch.mpiexec", lambda: str(starter))
+    status = launching.launch(2, ["python"])
+    assert status == (1 if aborted else 9)
+    assert ("rank 0 of 2 was ended by signal 9" in capsys.readouterr().err) == (not aborted)
+
+
+def test_an_abort_after_the_end_of_another_rank_is_not_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    monkeypatch.setenv(failing.FOLDER, str(tmp_path))
+    (tmp_path / "0").write_bytes(f"{gone.pid} barrier".encode().ljust(failing.BYTES))
+    failing.note_abort(1)
+    assert failing.aborted(tmp_path) is None
+    (tmp_path / "0").write_bytes(f"{os.getpid()} barrier".encode().ljust(failing.BYTES))
+    for status in (3, 1):  # the first one counts
+        failing.note_abort(status)
+    assert failing.aborted(tmp_path) == 3 and len(failing.noted(tmp_path)) == 1
 
 
 def test_a_rank_that_hangs_is_found_at_the_deadline(tmp_path: Path) -> None:
