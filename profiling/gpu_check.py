@@ -128,9 +128,9 @@ class Call:
         print(f"== {step.name}" + (f": {reason}" if reason else f", at most {limit:.0f} s"),
               flush=True)
         if reason:
-            log.write(f"== {step.name}: {reason}\n".encode())
+            log.keep(f"== {step.name}: {reason}\n".encode())
             return self.note(Outcome(step, reason))
-        log.write(f"== {step.name}: {short(step.command)}\n".encode())
+        log.keep(f"== {step.name}: {short(step.command)}\n".encode())
         words = [word.replace("@ROOM", str(self.room)) for word in step.command]
         ended = gpu_command.run(words, limit, log.write, environment=self.environment,
                                 folder=CHECKOUT, group=bool(step.tool))
@@ -218,6 +218,15 @@ class Log:
         self._shown, self._lost = 0, False
 
     def write(self, line: bytes) -> None:
+        """Keep a line, and print it if it is of interest."""
+        self.keep(line)
+        text = line.decode(errors="replace").rstrip()
+        if self._wanted.search(text):
+            self._shown += 1
+            if self._shown <= self._step.most:
+                print(f"   {text[:300]}", flush=True)
+
+    def keep(self, line: bytes) -> None:
         try:
             with self._path.open("ab", buffering=0) as file:
                 file.write(line)
@@ -225,11 +234,6 @@ class Log:
             if not self._lost:
                 print(f"   {self._path.name} cannot be written: {error.strerror}", flush=True)
             self._lost = True
-        text = line.decode(errors="replace").rstrip()
-        if self._wanted.search(text):
-            self._shown += 1
-            if self._shown <= self._step.most:
-                print(f"   {text[:300]}", flush=True)
 
     def end(self) -> None:
         if self._shown > self._step.most:
