@@ -310,6 +310,16 @@ def touch_products(options: Options) -> None:
             device.matmul(left, right, out, 1.0)
             close(f"a product, {dtype.name}", out, wanted, TOLERANCES[dtype],
                   (options.device, "float64"))
+        # Heads (B, T, H, D), which lie between each other: a batch by a table of their addresses.
+        # Matrices of halves begin at 16 bytes here; in samples of ops few do.
+        a, b, c = (rng.standard_normal((2, rows, 3, 8)).astype(dtype) for rows in (4, 8, 4))
+        left, right, out = (device.copy(device.from_numpy(x)).transpose(0, 2, 1, 3)
+                            for x in (a, b, c))
+        wanted = c.astype(np.float64) + np.einsum(
+            "bthd,bdhe->bthe", a.astype(np.float64), b.astype(np.float64))
+        device.matmul(left, right, out, 1.0)
+        close(f"products of heads, {dtype.name}", out.transpose(0, 2, 1, 3), wanted,
+              TOLERANCES[dtype], (options.device, "float64"))
 
 
 def touch_own_products(options: Options) -> None:
