@@ -65,7 +65,7 @@ PROBE = 60  # seconds to find out whether there is a GPU: a cold driver takes so
 REFUSAL = 10  # seconds to find out whether a tool accepts the device
 LOG_BYTES = 8 << 20  # a longer log loses its middle
 MOST_REASONS = 24
-FREE_BYTES = 1 << 30  # for compiled kernels and logs
+LOGS_BYTES, CACHE_BYTES = 64 << 20, 1 << 30  # that have to be free
 OUTPUTS = ("environment.txt", "alone.log", "gpu_tests.log", "kernels.log", "sanitizer.log",
            "ladders.log", "ladders.json", "summary.txt")
 CUDA_TOOLS = "/usr/local/cuda/bin"
@@ -112,6 +112,8 @@ class Call:
         self.out, self.state, self.began = out, state, began
         self.room = Path(tempfile.mkdtemp(prefix="gpu-check-"))
         self.outcomes: list[Outcome] = []
+        self.refusals: dict[str, str] = {}  # by tool
+        self.pending = Failed([], [], [])  # what `again` is still to run: kept if it is cut off
         self.status = 0
         self.environment = settings(self.room, state)
 
@@ -121,10 +123,9 @@ class Call:
     def run(self, step: Step) -> Outcome:
         """Run a step within its time and the call's; its output goes to its log."""
         log = Log(self.out / step.log, step)
-        reason = missing(step, self.environment) or refusal(step.tool, self.environment)
+        reason = missing(step, self.environment) or self.late(step) or self.refusal(step.tool)
+        reason = reason or self.late(step)
         limit = min(step.seconds * SCALE, self.left() - gpu_command.GRACE)
-        if not reason and limit < min(10, step.seconds) * min(SCALE, 1):
-            reason = "not started: the call's time is over"
         print(f"== {step.name}" + (f": {reason}" if reason else f", at most {limit:.0f} s"),
               flush=True)
         if reason:
@@ -132,8 +133,11 @@ class Call:
             return self.note(Outcome(step, reason))
         log.keep(f"== {step.name}: {short(step.command)}\n".encode())
         words = [word.replace("@ROOM", str(self.room)) for word in step.command]
-        ended = gpu_command.run(words, limit, log.write, environment=self.environment,
-                                folder=CHECKOUT, group=bool(step.tool))
+        try:
+            ended = gpu_command.run(words, limit, log.write, environment=self.environment,
+                                    folder=CHECKOUT, group=bool(step.tool))
+        except OSError as error:  # no memory for a process, say
+            return self.note(Outcome(step, f"FAILED: could not start: {error}"))
         log.end()
         failure = ended.failure(limit)
         outcome = self.note(Outcome(step, f"FAILED: {failure}" if failure else "ok", ended.wall,
@@ -143,6 +147,18 @@ class Call:
         if ended.interrupted:
             raise KeyboardInterrupt
         return outcome
+
+    def late(self, step: Step) -> str:
+        """A sentence if no time is left for a step; empty if there is."""
+        left = self.left() - gpu_command.GRACE
+        return ("not started: the call's time is over"
+                if left < min(10, step.seconds) * min(SCALE, 1) else "")
+
+    def refusal(self, tool: str) -> str:
+        """A sentence if a tool does not accept the device, which is asked once; else empty."""
+        if tool and tool not in self.refusals:
+            self.refusals[tool] = refusal(tool, self.environment)
+        return self.refusals.get(tool, "")
 
     def note(self, outcome: Outcome) -> Outcome:
         """Keep an outcome; the files are complete after each step, should the call be cut off."""
@@ -173,7 +189,11 @@ class Call:
             f"{broken} of {len(self.outcomes)} steps failed, {len(failed.tests)} tests, "
             f"{len(failed.ops)} ops; {time.monotonic() - self.began:.0f} s in all", ""])
         names = "".join(f"failed {kind} {name}\n" for kind, names in (
-            ("step", failed.steps), ("test", failed.tests), ("op", failed.ops)) for name in names)
+            ("step", [*failed.steps, *self.pending.steps]),
+            ("test", [*failed.tests, *self.pending.tests]),
+            ("op", [*failed.ops, *self.pending.ops]),
+            ("unfinished", [*failed.unfinished, *self.pending.unfinished]))
+            for name in dict.fromkeys(names))
         for folder in (self.out, self.state):
             part = folder / "summary.part"
             try:
@@ -186,6 +206,8 @@ class Call:
 
     def end(self) -> int:
         """Print the summary; the exit status."""
+        if not any(outcome.status == "FAILED: interrupted" for outcome in self.outcomes):
+            self.pending = Failed([], [], [])
         shutil.rmtree(self.room, ignore_errors=True)
         print(self.summarize(), end="", flush=True)
         return self.status or int(not all(outcome.ok for outcome in self.outcomes))
@@ -224,7 +246,8 @@ class Log:
         if self._wanted.search(text):
             self._shown += 1
             if self._shown <= self._step.most:
-                print(f"   {text[:300]}", flush=True)
+                with contextlib.suppress(OSError):  # nobody reads; the command goes on
+                    print(f"   {text[:300]}", flush=True)
 
     def keep(self, line: bytes) -> None:
         try:
@@ -275,19 +298,19 @@ def missing(step: Step, environment: dict[str, str]) -> str:
 
 
 def refusal(tool: str, environment: dict[str, str]) -> str:
-    """One sentence if a tool does not accept the device; empty if it does, or there is no tool."""
-    if not tool:
-        return ""
+    """One sentence if a tool does not accept the device; empty if it does."""
     words = [shutil.which(tool, path=environment["PATH"]) or tool, sys.executable, "-c",
              TOUCH_DEVICE]
     ended, said = gpu_command.output_of(words, REFUSAL * SCALE, environment)
+    if ended.interrupted:
+        raise KeyboardInterrupt
     if ended.late:
         return f"FAILED: {tool} gave no answer in {REFUSAL * SCALE:.0f} s"
-    if not ended.code:
-        return ""
     said = [line.strip("= ") for line in said]
-    named = [line for line in said if "not supported" in line.lower()] + said[::-1]
-    return f"refused: {next(filter(None, named), f'exit status {ended.code}')[:120]}"
+    named = [line for line in said if "not supported" in line.lower()]
+    if not ended.code and not named:
+        return ""
+    return f"refused: {next(filter(None, named + said[::-1]), f'exit status {ended.code}')[:120]}"
 
 
 TOUCH_DEVICE = """
@@ -316,7 +339,9 @@ def failures(out: Path, outcomes: list[Outcome]) -> Failed:
 
     return Failed([outcome.step.name for outcome in outcomes if not outcome.ok],
                   found(FAILED_TEST, "gpu_tests.log"),  # not those that run alone: by their step
-                  found(FAILED_OP, "alone.log", "kernels.log"))
+                  found(FAILED_OP, "alone.log", "kernels.log"),
+                  tuple(outcome.step.name for outcome in outcomes
+                        if not outcome.ok and outcome.status != "FAILED: exit status 1"))
 
 
 def reasons(out: Path) -> list[str]:
@@ -342,13 +367,14 @@ def noted(*folders: Path) -> Failed:
     for folder in folders:
         summary = folder / "summary.txt"
         if summary.exists():
-            lines = re.findall(r"^failed (step|test|op) (.+)$", summary.read_text(), re.MULTILINE)
+            lines = re.findall(r"^failed (step|test|op|unfinished) (.+)$", summary.read_text(),
+                               re.MULTILINE)
             of = {kind: [name for each, name in lines if each == kind]
-                  for kind in ("step", "test", "op")}
+                  for kind in ("step", "test", "op", "unfinished")}
             if not any(of.values()):
                 raise Unusable(f"{folder.name}/summary.txt names nothing that failed; there is "
                                "nothing to run again", 64)
-            return Failed(of["step"], of["test"], of["op"])
+            return Failed(of["step"], of["test"], of["op"], tuple(of["unfinished"]))
     raise Unusable("no summary of an earlier call, neither in OUTDIR nor in the state folder; run "
                    "`first` before `again`", 64)
 
@@ -360,6 +386,8 @@ def probe() -> None:
     """Raise Unusable with the reason if this machine has no GPU that CuPy can use."""
     ended, said = gpu_command.output_of([sys.executable, PROFILING / "gpu_probe.py"],
                                         PROBE * SCALE)
+    if ended.interrupted:
+        raise Unusable("interrupted while the driver was asked; nothing was run", 1)
     if ended.late:
         raise Unusable(f"the driver gave no answer in {PROBE * SCALE:.0f} s, so nothing was run; "
                        "nvidia-smi tells whether the GPU works", 2)
@@ -377,9 +405,12 @@ def unpack(call: Call) -> None:
     lacking = [wheel for wheel in sorted((bundle() / "wheels").glob("*.whl"))
                if not installed(wheel.name.split("-")[0])]
     for wheel in lacking:  # they have no programs, so there is nothing to do but to unpack
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(call.room / "site")
-    print(f"== packages of the bundle: {len(lacking)} unpacked", flush=True)
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(call.room / "site")
+        except (OSError, zipfile.BadZipFile) as error:
+            print(f"== {wheel.name} cannot be unpacked: {error}", flush=True)
+    print(f"== packages of the bundle: {len(lacking)}", flush=True)
 
 
 # -- the call --------------------------------------------------------------------------------------
@@ -410,11 +441,11 @@ def state_folder() -> Path:
         return prepared(other)
 
 
-def with_room(folder: Path) -> None:
+def with_room(folder: Path, nbytes: int) -> None:
     free = shutil.disk_usage(folder).free
-    if free < FREE_BYTES:
-        raise Unusable(f"{free >> 20} MiB are free where {folder} lies; compiled kernels and logs "
-                       f"need {FREE_BYTES >> 20} MiB; nothing was run", 73)
+    if free < nbytes:
+        raise Unusable(f"{free >> 20} MiB are free where {folder} lies, and {nbytes >> 20} MiB are "
+                       "needed; nothing was run", 73)
 
 
 def put_aside(out: Path) -> None:
@@ -443,6 +474,9 @@ def interrupted() -> Iterator[None]:
 
 
 def steps_of(call: Call, part: str, names: list[str], failed: Failed | None) -> None:
+    if failed is not None:
+        call.pending = failed
+        (call.room / "ids").write_text("\n".join(failed.tests))
     for step in environment():
         call.run(step)
     if part == "first" and not works(call, call.run(smoke())):
@@ -452,7 +486,6 @@ def steps_of(call: Call, part: str, names: list[str], failed: Failed | None) -> 
         return
     chosen = {"first": first, "again": lambda: again(failed or Failed([], [], [])),
               "rest": lambda: named(names) if names else rest()}[part]()
-    (call.room / "ids").write_text("\n".join(failed.tests if failed else []))
     for step in chosen:
         call.run(step)
 
@@ -479,6 +512,7 @@ def main(arguments: list[str]) -> int:
         return 64 if end.code else 0
     began = time.monotonic()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how commands end
     try:
         unknown = sorted(set(given.steps) - set(known))
         if given.steps and (given.part != "rest" or unknown):
@@ -486,8 +520,8 @@ def main(arguments: list[str]) -> int:
                            f"wanted rest and some of {', '.join(known)}", 64)
         probe()
         out, state = prepared(given.out), state_folder()
-        with_room(out)
-        with_room(state)
+        with_room(out, LOGS_BYTES)
+        with_room(state, CACHE_BYTES)
         failed = noted(out, state) if given.part == "again" else None
         put_aside(out)
         call = Call(out, state, began)

@@ -68,6 +68,8 @@ def run(
                     signalled.append(number)
                     _send(process.pid, number, group or number == signal.SIGKILL)
             time.sleep(STEP)
+        except ChildProcessError:  # an interrupt came just after it was waited for
+            break
         except KeyboardInterrupt:  # let it report
             interrupted = True
             due = {signal.SIGINT: 0.0, signal.SIGKILL: time.monotonic() + GRACE}

@@ -63,19 +63,20 @@ def describe() -> None:
     """Print the card, the tools and the packages."""
     def said(*words: str) -> str:
         try:
-            call = subprocess.run(words, capture_output=True, text=True, timeout=10)
+            call = subprocess.run(words, capture_output=True, text=True, timeout=4)
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"missing: {type(error).__name__}"
         return call.stdout.strip() or call.stderr.strip()
 
-    print("nvidia-smi:", said("nvidia-smi", "--format=csv", f"--query-gpu={CARD}"))
+    print("python", sys.version.split()[0])
+    for name in PACKAGES:
+        print(name, importlib.metadata.version(name) if installed(name) else "missing")
+    sys.stdout.flush()
     for tool in ("nvcc", "compute-sanitizer", "nsys"):
         lines = [line for line in said(tool, "--version").splitlines()
                  if re.search(r"release|version|missing", line, re.IGNORECASE)]
         print(f"{tool}: {lines[-1] if lines else 'says no version'}")
-    print("python", sys.version.split()[0])
-    for name in PACKAGES:
-        print(name, importlib.metadata.version(name) if installed(name) else "missing")
+    print("nvidia-smi:", said("nvidia-smi", "--format=csv", f"--query-gpu={CARD}"))
     sys.stdout.flush()
     subprocess.run([sys.executable, "-m", "gtensor", "info"], check=False)
 

@@ -37,6 +37,7 @@ class Failed:
     steps: list[str]
     tests: list[str]
     ops: list[str]
+    unfinished: tuple[str, ...] = ()  # of the steps those that did not come to their end
 
 
 # -- commands --------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ def environment() -> list[Step]:
 
 def smoke() -> Step:
     return Step("smoke", 40, "alone.log",
-                touching("--job-seconds", "15", "--dtypes", "float32", "--only", SMOKE,
+                touching("--job-seconds", str(35 * SCALE), "--dtypes", "float32", "--only", SMOKE,
                          "--traceback"), shows="", most=400)
 
 
@@ -191,7 +192,8 @@ def rest() -> list[Step]:
 def again(failed: Failed) -> list[Step]:
     """What failed in an earlier call, with full output.
 
-    A step of many tests or ops that named none of them, or that ran alone, is run as it was.
+    A step that did not come to its end, that named no test or op, or that ran alone, is run as it
+    was.
     """
     steps = []
     if failed.tests:
@@ -210,7 +212,8 @@ def again(failed: Failed) -> list[Step]:
     covered = {"gpu_tests", "every_dtype", "tests_again"} if failed.tests else set()
     covered |= {"smoke", "kernels", "ops_again"} if failed.ops else set()
     return steps + [step for step in every_step()
-                    if step.name in failed.steps and step.name not in covered]
+                    if step.name in failed.steps
+                    and (step.name not in covered or step.name in failed.unfinished)]
 
 
 def every_step() -> list[Step]:

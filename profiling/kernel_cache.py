@@ -159,17 +159,22 @@ def main() -> int:
         print(json.dumps(here | {"folders of headers": ", ".join(sorted(folders))}, indent=1))
         return 0
     bundle = Path(os.environ["GPU_CHECK_BUNDLE"])
-    unpack(bundle, Path(os.environ["CUPY_CACHE_DIR"]))
-    hits, probes, folders = probe()
-    here["folders of headers"] = ", ".join(sorted(folders))
     about = bundle / "about.json"
     there = json.loads(about.read_text())["key"] if about.exists() else {}
-    for name, value in here.items():
-        print(f"{name}: {value}")
-        if there.get(name, value) != value:
-            print(f"    differs from the bundle: {there[name]}")
+    compare(here, there)  # at once: what follows may take long where the kernels do not fit
+    unpack(bundle, Path(os.environ["CUPY_CACHE_DIR"]))
+    hits, probes, folders = probe()
+    compare({"folders of headers": ", ".join(sorted(folders))}, there)
     print(f"kernel cache: {hits} of {probes} probes hit")
     return 0
+
+
+def compare(here: dict[str, str], there: dict[str, str]) -> None:
+    """Print parts of the key, and those of the bundle where they differ."""
+    for name, value in here.items():
+        print(f"{name}: {value}", flush=True)
+        if there.get(name, value) != value:
+            print(f"    differs from the bundle: {there[name]}", flush=True)
 
 
 if __name__ == "__main__":

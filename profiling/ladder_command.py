@@ -126,19 +126,26 @@ def main(
         try:
             for part in _measure(parts, rounds, progress, given.clock):
                 document["ladders" if isinstance(part, Ladder) else "figures"].append(part.json())
-                unfinished.write_text(json.dumps(document, indent=1) + "\n")
+                _write(unfinished, document)
         except WrongRung as wrong:
             progress("")
             print(f"refused: {wrong}", file=sys.stderr)
             return 1
-    unfinished.write_text(json.dumps(document, indent=1) + "\n")
-    unfinished.replace(path)
+    _write(path, document)
+    unfinished.unlink(missing_ok=True)
     print(f"wrote {_short(path)}")
     missed = [entry for group in (*(la["ratios"] for la in document["ladders"]),
                                   document["figures"]) for entry in group if entry["met"] is False]
     if missed:
         print(f"{len(missed)} of the targets missed")
     return int(given.strict and bool(missed))
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    """Atomically: a run may be cut off at any time."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(document, indent=1) + "\n")
+    new.replace(path)
 
 
 def _measure(

@@ -149,10 +149,10 @@ def test_a_full_disk_and_a_folder_that_cannot_be_written_are_named(
     with pytest.raises(Unusable, match="cannot be written") as raised:
         gpu_check.prepared(tmp_path / "file")
     assert raised.value.status == 73
-    gpu_check.with_room(tmp_path)
+    gpu_check.with_room(tmp_path, 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 << 20))
-    with pytest.raises(Unusable, match="5 MiB are free .* need 1024 MiB") as raised:
-        gpu_check.with_room(tmp_path)
+    with pytest.raises(Unusable, match="5 MiB are free .* and 64 MiB are needed") as raised:
+        gpu_check.with_room(tmp_path, gpu_check.LOGS_BYTES)
     assert raised.value.status == 73
 
 
@@ -347,7 +347,7 @@ def test_what_failed_is_found_by_the_next_call(call: Callable[..., Call], tmp_pa
     (made.out / "summary.txt").unlink()  # a machine may empty OUTDIR before a call
     failed = gpu_check.noted(made.out, made.state)
     assert failed == Failed(["step", "memcheck"], ["tests/a.py::test_b[x - y: 1]"],
-                            ["softmax float16", "captured step"])
+                            ["softmax float16", "captured step"], ("memcheck",))
     steps = {each.name: each.command for each in gpu_steps.again(failed)}
     assert list(steps) == ["tests_again", "ops_again", "memcheck"]
     assert "GPU_CHECK_IDS=@ROOM/ids" in steps["tests_again"]
@@ -359,6 +359,7 @@ def test_what_failed_is_found_by_the_next_call(call: Callable[..., Call], tmp_pa
     (Failed(["smoke", "smoke_tests"], [], []), ["smoke", "smoke_tests"]),
     (Failed(["gpu_tests", "whole_device"], ["tests/a.py::b"], []), ["tests_again", "whole_device"]),
     (Failed(["smoke", "kernels"], [], ["add float32"]), ["ops_again"]),
+    (Failed(["gpu_tests"], ["tests/a.py::b"], [], ("gpu_tests",)), ["tests_again", "gpu_tests"]),
 ])
 def test_whatever_failed_is_run_again(failed: Failed, wanted: list[str]) -> None:
     assert [step.name for step in gpu_steps.again(failed)] == wanted
@@ -393,6 +394,16 @@ def test_a_slow_smoke_does_not_stop_a_call(call: Callable[..., Call]) -> None:
         (made.out / "alone.log").write_text(text)
         assert gpu_check.works(made, Outcome(step, "FAILED: over its 40 s")) == works
         assert not gpu_check.works(made, Outcome(step, "FAILED: exit status 1"))
+
+
+def test_a_second_call_that_is_cut_off_keeps_what_it_has_not_run(call: Callable[..., Call]) -> None:
+    made = call()
+    made.pending = Failed(["memcheck"], ["tests/a.py::b"], ["add float32"], ("memcheck",))
+    made.run(said(""))
+    assert gpu_check.noted(made.state) == made.pending
+    made.end()
+    with pytest.raises(Unusable, match="nothing to run again"):
+        gpu_check.noted(made.state)
 
 
 def test_again_without_an_earlier_failure_says_so(tmp_path: Path) -> None:
@@ -454,9 +465,9 @@ def test_tests_run_in_the_order_of_their_worth_and_again_by_their_ids(tmp_path: 
     assert everything.count("    reason: AssertionError: wrong") == 3
     assert "6 of 6 run, 3 failed" in everything
     ids = tmp_path / "ids"
-    ids.write_text("tests/array/test_array.py::test_one\ntests/memory/test_gone.py::test_gone")
+    ids.write_text("tests/array/test_array.py\ntests/memory/test_gone.py::test_gone")
     again = ran(GPU_CHECK_IDS=str(ids))
-    assert "ran array" in again and "1 of 1 run, 0 failed" in again and "memory" not in again
+    assert "ran array" in again and "2 of 2 run, 1 failed" in again and "memory" not in again
 
 
 # -- tests on a device -----------------------------------------------------------------------------
