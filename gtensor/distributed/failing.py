@@ -85,7 +85,7 @@ def note_abort(status: int) -> None:
     If another rank has ended already, its end is the cause, and nothing is noted.
     """
     if folder := os.environ.get(FOLDER):
-        with suppress(OSError):  # another rank was first, or `gtensor launch` is gone
+        with suppress(OSError, ValueError):  # another was first, or `gtensor launch` is gone
             if all(map(_runs, noted(Path(folder)))):
                 file = os.open(Path(folder) / _ABORTED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 os.write(file, str(status).encode())
@@ -112,7 +112,7 @@ def noted(folder: Path) -> dict[int, tuple[int, str]]:
     for path in folder.iterdir():
         if path.name == _ABORTED:
             continue
-        text = bytes(read_all(path, BYTES)).decode(errors="replace").rstrip()
+        text = bytes(read_all(path, BYTES)).decode(errors="replace").strip("\0 ")
         number, _, text = text.partition(" ")
         if number:
             found[int(number)] = int(path.name), text
