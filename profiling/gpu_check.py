@@ -246,7 +246,7 @@ class Log:
         if self._wanted.search(text):
             self._shown += 1
             if self._shown <= self._step.most:
-                with contextlib.suppress(OSError):  # nobody reads; the command goes on
+                with contextlib.suppress(OSError):  # its reader has ended; the command goes on
                     print(f"   {text[:300]}", flush=True)
 
     def keep(self, line: bytes) -> None:

@@ -74,7 +74,7 @@ def run(
             interrupted = True
             due = {signal.SIGINT: 0.0, signal.SIGKILL: time.monotonic() + GRACE}
     _send(process.pid, signal.SIGKILL, True)
-    process.returncode = code if code is not None else -signal.SIGKILL  # nobody waits for it again
+    process.returncode = code if code is not None else -signal.SIGKILL  # Popen would wait for it
     hearing.join(PATIENCE)  # longer if a process in a session of its own holds the pipe
     return Ended(code, bool(signalled) and not interrupted, interrupted,
                  time.monotonic() - began, cpu)
