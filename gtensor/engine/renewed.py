@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import Device, owner
 from gtensor.engine.storage import Storage
 from gtensor.engine.tensor import Tensor, wrap
-from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
@@ -42,12 +40,13 @@ class Renewed:
     A tensor has its storage, and so has the guard of a record that saved it, until the record is
     consumed or dropped. So a buffer is free when all storages made for it are dead. There is at
     most one buffer more than were held at once.
+
+    Callers hold one lock from `turn` until they have written, and where they take the tensor from
+    its holder: a record of another thread would save a value that is about to be overwritten.
     """
 
     def __init__(self) -> None:
         self._buffers: list[_Buffer] = []
-        self._lock = threading.RLock()
-        free_at_forks(self._lock)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Renewed, ()  # also of copies, which have memory of their own
@@ -60,25 +59,23 @@ class Renewed:
         They are one tensor if nothing but the holder has the old one: callers have it in no local
         variable. Without `keep`, buffers that are free are dropped first.
         """
-        with self._lock:
-            before: Any = holder[name]
-            current = self._find(before._array, before._device)
-            current.storages.append(weakref.ref(before._own_storage()))
-            holder[name] = source = wrap(before._array, before._device, Storage())
-            del before
-            if not keep:
-                self.drop_free()
-            target = wrap(self._next(current), current.device, Storage()) if current.held() \
-                else source
-            for tensor in (source, target):
-                self._find(tensor._array, tensor._device).storages.append(
-                    weakref.ref(tensor._storage))
-            return source, target
+        before: Any = holder[name]
+        current = self._find(before._array, before._device)
+        current.storages.append(weakref.ref(before._own_storage()))
+        holder[name] = source = wrap(before._array, before._device, Storage())
+        del before
+        if not keep:
+            self.drop_free()
+        target = wrap(self._next(current), current.device, Storage()) if current.held() \
+            else source
+        for tensor in (source, target):
+            self._find(tensor._array, tensor._device).storages.append(
+                weakref.ref(tensor._storage))
+        return source, target
 
     def drop_free(self) -> None:
         """Drop the buffers that nothing has."""
-        with self._lock:
-            self._buffers = [buffer for buffer in self._buffers if buffer.held()]
+        self._buffers = [buffer for buffer in self._buffers if buffer.held()]
 
     def _find(self, array: Array, device: Device) -> _Buffer:
         """The buffer of that memory; a new one for memory that came from elsewhere."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from math import isfinite
 from typing import Any
 
@@ -17,12 +18,18 @@ from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.attention import context as ops
 from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.system.fork_safety import free_at_forks
 
 
 class _Memory:
-    """What a context works in. Copies and pickles of a module begin with none."""
+    """What a context works in. Copies and pickles of a module begin with none.
+
+    `lock` is held where the context, in any dtype, is written or taken to be saved by a record.
+    """
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
+        free_at_forks(self.lock)
         self.workspaces: dict[Device, Workspace] = {}
         self.contexts = Renewed()
         self.rounded = Renewed()
@@ -40,12 +47,13 @@ class _Memory:
 
     def release(self) -> None:
         """Drop all of it that nothing else has."""
-        for workspace in self.workspaces.values():
-            workspace.release()
-        self.latest["rounded"] = None
-        self.cached.drop()
-        self.contexts.drop_free()
-        self.rounded.drop_free()
+        with self.lock:
+            for workspace in self.workspaces.values():
+                workspace.release()
+            self.latest["rounded"] = None
+            self.cached.drop()
+            self.contexts.drop_free()
+            self.rounded.drop_free()
 
     def in_dtype(self, context: Tensor, dtype: Any) -> Tensor:
         """The context in another dtype, made once after each update."""
@@ -179,7 +187,7 @@ class SharedAttentionContext(Module):
             return
         self._check_device(x, "update")
         keep = grad_enabled()
-        with no_grad():
+        with self._memory.lock, no_grad():
             self._prepare(x)
             source, target = self._memory.contexts.turn(self._buffers, "context", keep)
             if source is not target and x.device.capturing():
@@ -187,7 +195,7 @@ class SharedAttentionContext(Module):
                     "a context that a record has saved was updated in the capture of a graph; "
                     "wanted the update after backward(), or outside of the capture")
             ops.context_update(target, source, x, y, self.rate, self._memory.scratch(x.device))
-        self._buffers["context"] = target
+            self._buffers["context"] = target
 
     def release_workspace(self) -> None:
         """Drop the work arrays, and the memory of older contexts that no record has saved."""
@@ -206,11 +214,12 @@ class SharedAttentionContext(Module):
         ops.check_context(name, self.width, x=x)
         if not isinstance(self.strength, Tensor) and self.strength == 0:
             return None
-        context = same_again(lambda: self.context)
-        if context is None:
-            return None
-        self._check_device(x, name)
-        return context if context.dtype == x.dtype else self._memory.in_dtype(context, x.dtype)
+        with self._memory.lock:
+            context = same_again(lambda: self.context)
+            if context is None:
+                return None
+            self._check_device(x, name)
+            return context if context.dtype == x.dtype else self._memory.in_dtype(context, x.dtype)
 
     def _check_device(self, x: Tensor, name: str) -> None:
         context = self.context

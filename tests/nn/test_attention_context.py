@@ -16,6 +16,7 @@ import pytest
 import gtensor as gt
 from gtensor import nn
 from gtensor.nn.utils import checkpoint
+from gtensor.ops.attention import context as ops
 from gtensor.settings import settings
 from gtensor.testing import gradcheck
 from gtensor.testing.compare import close
@@ -337,6 +338,34 @@ def test_a_view_that_is_assigned_is_not_written_while_it_is_saved() -> None:
         context.update(drawn(9, WIDTH), drawn(9, WIDTH))
     y.sum().backward()
     close("dx", exact(x.grad), np.ones((5, WIDTH)) @ (np.eye(WIDTH) + STRENGTH / WIDTH * c).T, 1e-5)
+
+
+def test_a_thread_that_mixes_during_an_update_saves_no_value_that_is_being_written(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, update = updated(), ops.context_update
+    failures: list[BaseException] = []
+
+    def mix() -> None:
+        try:
+            y = context.apply(gt.ones((5, WIDTH)).requires_grad_())
+            written.wait()
+            y.sum().backward()
+        except BaseException as error:
+            failures.append(error)
+
+    mixing, written = threading.Thread(target=mix), threading.Event()
+
+    def late(*inputs: Any) -> None:
+        mixing.start()
+        mixing.join(0.2)  # time to read the context, if nothing holds it back
+        update(*inputs)
+
+    monkeypatch.setattr(ops, "context_update", late)
+    context.update(drawn(9, WIDTH), drawn(9, WIDTH))
+    written.set()
+    mixing.join()
+    assert not failures
 
 
 def test_two_threads_that_update_one_context_leave_tapes_whole() -> None:
