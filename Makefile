@@ -15,7 +15,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 ON_CUDA := $(PYTEST) --host-cuda=deferred -m "(gpu or multi_gpu or host_cuda) and not slow"
 # What of the tests that need a GPU is part of `make test`.
 CUDA_TESTS := $(addprefix tests/,memory backend nn checkpoint interchange ops/test_definitions.py \
-    guard func hostcuda/test_budgets.py hostcuda/test_races.py hostcuda/test_shadows.py \
+    func hostcuda/test_budgets.py hostcuda/test_races.py hostcuda/test_shadows.py \
     hostcuda/test_product_memory.py hostcuda/test_update_launches.py optim ops/linalg profiler)
 
 .PHONY: run check test style test-cuda docs gallery clean

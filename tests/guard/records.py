@@ -190,6 +190,25 @@ def changes(name: str, found: dict[str, Measured]) -> list[str]:
             + value_differences(found, recorded_numbers(name)))
 
 
+def all_changes(measured: Callable[[str], dict[str, Measured]]) -> list[str]:
+    """The changes of all ops on the CPU, with those that are recorded and are no more."""
+    gone = recorded(COUNTS).keys() - {"", *names()}
+    return [f"{name}: recorded, but there is no such op" for name in sorted(gone)] + [
+        changed for name in names() for changed in changes(name, measured(name))]
+
+
+def launch_changes(name: str, found: dict[str, Counts]) -> list[str]:
+    """What an op takes of a host device now, and did not when it was recorded."""
+    return differences(found, recorded(LAUNCHES).get(name, {}))
+
+
+def all_launch_changes(measured: Callable[[str], dict[str, Counts]]) -> list[str]:
+    """The changes of all ops on a host device, with those that are recorded and are no more."""
+    gone = recorded(LAUNCHES).keys() - {*names()}
+    return [f"{name}: recorded, but there is no such op" for name in sorted(gone)] + [
+        changed for name in names() for changed in launch_changes(name, measured(name))]
+
+
 def numpy_version() -> str:
     """Another one may make other temporaries; then counts of NumPy's arrays are not compared."""
     return ".".join(np.__version__.split(".")[:2])
