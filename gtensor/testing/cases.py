@@ -159,8 +159,9 @@ class Case:
         return self.op(*inputs, **self.params(device))
 
     def function(self, *inputs: Operand | None) -> Tensor:
-        """The op as a function of its inputs alone."""
-        return self.call(inputs)
+        """The op as a function of its inputs alone, on their device."""
+        device = next((x._device for x in inputs if isinstance(x, Tensor)), None)
+        return self.call(inputs, device)
 
     def value(self, inputs: Sequence[Operand | None], device: Device | None = None) -> Tensor:
         """The op's output, not recorded."""

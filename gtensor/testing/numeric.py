@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from gtensor.backend import Device
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.func.gradients import grad
 from gtensor.testing.compare import CheckError, GradcheckError, close, to_numpy, unwritten
 
 Function = Callable[..., Any]
+_DIRECTIONS = 3
 
 
 def outputs_of(function: Function, inputs: Sequence[object]) -> tuple[Tensor, ...]:
@@ -92,10 +94,16 @@ def analytic(
 
 def compare_all(
     function: Function, inputs: Sequence[Any], wanted: Sequence[int], rng: np.random.Generator,
-    step: float, tolerance: tuple[float, float], most: int | None,
+    step: float, tolerance: tuple[float, float], most: int | None, on: Device | None = None,
 ) -> None:
-    """Compare gradients with numeric ones: elements, or random directions if more than `most`."""
+    """Compare gradients with numeric ones: elements, or random directions if more than `most`.
+
+    The function is called with inputs on the device `on` for the differences, by default theirs.
+    """
     upstreams, grads = analytic(function, inputs, wanted, rng)
+    if on is not None:
+        inputs = [x if x is None else x.detach().to(on).requires_grad_(x.requires_grad)
+                  for x in inputs]
     for i, g in zip(wanted, grads, strict=True):
         shape = inputs[i].shape
         given = np.zeros(shape) if g is None else to_numpy(g)
@@ -106,7 +114,7 @@ def compare_all(
         if most is None or given.size <= most:
             close(what, given, elements(function, inputs, i, upstreams, step), tolerance, names)
             continue
-        for k in range(3):
+        for k in range(_DIRECTIONS):
             direction = rng.standard_normal(shape)
             slope = np.asarray((given * direction).sum())
             number = np.asarray(difference(function, inputs, i, direction, upstreams, step))
