@@ -18,6 +18,10 @@ CUDA_TESTS := $(addprefix tests/,memory backend nn checkpoint interchange ops/te
     func hostcuda/test_budgets.py hostcuda/test_races.py hostcuda/test_shadows.py \
     hostcuda/test_product_memory.py hostcuda/test_update_launches.py optim ops/linalg profiler)
 
+# Containers often set it: then each of the hundreds of processes that tests start compiles all
+# modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run check test style test-cuda docs gallery clean
 
 run: $(STAMP)train

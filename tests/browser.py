@@ -185,7 +185,7 @@ def browser() -> Iterator[Page]:
                     page._session = None
                     page.call("Browser.close")
                 try:
-                    process.wait(10)
+                    process.wait(60)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()

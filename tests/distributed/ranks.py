@@ -19,7 +19,8 @@ from gtensor.distributed import Communicator
 from gtensor.engine.tensor import is_floating
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 60.0  # of a world of processes
+SECONDS = 300.0  # of a world of processes
+LATE = 120.0  # of a collective
 
 
 # -- threads ---------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def _put(array: Any, value: np.ndarray) -> None:
     array[...] = device_of(array).from_numpy(value.astype(array.dtype))
 
 
-def in_threads(size: int, function: Callable[..., Any], *args: Any, timeout: float = 30.0
+def in_threads(size: int, function: Callable[..., Any], *args: Any, timeout: float = LATE
                ) -> list[Any]:
     """function(comm, *args) in `size` threads, a world; their results by rank.
 
@@ -214,7 +215,7 @@ def _main(folder: str, module: str, name: str, args: str) -> None:
 
     from gtensor import distributed
 
-    comm = distributed.init(os.environ.get("RANKS_BACKEND", "mpi"), timeout=30.0)
+    comm = distributed.init(os.environ.get("RANKS_BACKEND", "mpi"), timeout=LATE)
     try:
         result = getattr(importlib.import_module(module), name)(comm, *json.loads(args))
         np.save(Path(folder) / f"{comm.rank}.npy", np.array({"result": result}, object))

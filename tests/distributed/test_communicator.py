@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -149,22 +150,27 @@ def test_gradients_are_those_of_the_sum_of_all_losses() -> None:
         np.testing.assert_allclose(one[4], x.grad.numpy(), rtol=1e-12)
 
 
-def alone_for_a_while(comm: Communicator) -> str:
+def alone_for_a_while(comm: Communicator, folder: str) -> str:
+    told, came = Path(folder, "told"), Path(folder, "came")
     if comm.rank:
-        time.sleep(1.0)
+        while not told.exists():
+            time.sleep(0.01)
         comm.all_reduce(np.ones((2, 3), np.float32))
+        came.touch()
         return ""
     with pytest.raises(CollectiveTimeout) as error:
         comm.all_reduce(np.ones((2, 3), np.float32), async_op=True).wait(0.2)
     with pytest.raises(DistributedError, match="cannot be used any more"):
         comm.barrier()
-    time.sleep(1.5)  # MPI can end only what has ended
+    told.touch()
+    while not came.exists():  # MPI can end only what has ended
+        time.sleep(0.01)
     return str(error.value)
 
 
 @pytest.mark.parametrize("run", [in_threads, run_ranks])
-def test_a_rank_that_does_not_come_is_told_at_the_deadline(run: Any) -> None:
-    told = run(2, alone_for_a_while)[0]
+def test_a_rank_that_does_not_come_is_told_at_the_deadline(run: Any, tmp_path: Path) -> None:
+    told = run(2, alone_for_a_while, str(tmp_path))[0]
     assert "rank 0 of 2: all_reduce of shape (2, 3) and dtype float32 (" in told
     assert "test_communicator.py:" in told and "did not end within 0.2 s" in told
 

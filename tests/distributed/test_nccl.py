@@ -124,7 +124,7 @@ def test_a_port_that_is_taken_and_strangers_at_it():
     port, found = free_port(), {}
 
     def meet(rank: int) -> None:
-        found[rank] = tcp.world(Meeting(rank, 2, "127.0.0.1", port), 20.0)
+        found[rank] = tcp.world(Meeting(rank, 2, "127.0.0.1", port), 60.0)
 
     threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
     threads[0].start()
@@ -137,11 +137,11 @@ def test_a_port_that_is_taken_and_strangers_at_it():
             time.sleep(0.01)
     threads[1].start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     texts: dict[int, Any] = {}
-    other = threading.Thread(target=lambda: texts.update({1: found[1].exchange(b"one", 5.0)}))
+    other = threading.Thread(target=lambda: texts.update({1: found[1].exchange(b"one", 60.0)}))
     other.start()
-    texts[0] = found[0].exchange(b"none", 5.0)
+    texts[0] = found[0].exchange(b"none", 60.0)
     other.join()
     assert texts == {0: [b"none", b"one"], 1: [b"none", b"one"]}
     assert found[0].exchange(b"", 0.1) is None

@@ -269,7 +269,7 @@ def test_a_finalizer_under_a_lock_of_the_engine_may_call_backward(name):
     with patch.object(backward, name, lock):
         thread = threading.Thread(target=lambda: found.append(backward_of(1.0, 2.0)), daemon=True)
         thread.start()
-        thread.join(2)
+        thread.join(60)
     assert not thread.is_alive(), "it waits for itself"
     assert [x.grad.tolist() for x in found] == [[10.0], [2.0, 4.0]]
 

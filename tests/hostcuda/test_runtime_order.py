@@ -132,11 +132,11 @@ def test_a_thread_with_pythons_lock_may_wait_for_work_in_python(cupy, runtime):
     address = runtime.malloc(8)
     worker = threading.Thread(target=stream.launch_host_func, args=(slow, None))
     worker.start()
-    assert started.wait(10)
+    assert started.wait(60)
     free = ctypes.PyDLL("libcuda.so.1").cuMemFree_v2  # keeps the lock, as no CuPy function does
     assert free(ctypes.c_void_p(address)) == 0
     assert log == ["ran"]
-    worker.join(10)
+    worker.join(60)
 
 
 def test_work_in_python_may_free_memory_and_start_other_work(cupy, runtime):
@@ -164,7 +164,7 @@ def test_a_question_runs_no_host_function(cupy):
     stream, = streams(cupy, 1)
     answered = threading.Event()
     waited = []
-    stream.launch_host_func(lambda _: waited.append(answered.wait(10)), None)
+    stream.launch_host_func(lambda _: waited.append(answered.wait(60)), None)
     event = stream.record()
     for _ in range(20):
         assert not stream.done and not event.done

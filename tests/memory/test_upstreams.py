@@ -80,7 +80,7 @@ class Stuck:
     def wait(self) -> None:
         self.source.late = lambda: None
         self.inside.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
 
 
 def others_allocate_while_a_source_is_late() -> None:
@@ -94,7 +94,7 @@ def others_allocate_while_a_source_is_late() -> None:
     threads = [threading.Thread(target=ask, args=arguments)
                for arguments in [(100 * MIB, 0), (100 * MIB, 0), (MIB, 0), (MIB, 1)]]
     threads[0].start()
-    assert stuck.inside.wait(10)
+    assert stuck.inside.wait(60)
     for thread in threads[1:]:
         thread.start()
     del blocks[0]
@@ -102,7 +102,7 @@ def others_allocate_while_a_source_is_late() -> None:
     waiting = [thread.is_alive() for thread in threads]
     stuck.go_on.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(blocks) == 4 and not arena._pending
     check(arena, blocks)
     assert all(waiting), "somebody had memory of pools that were being changed"
@@ -142,15 +142,15 @@ def a_step_runs_while_a_source_is_late(patience: float) -> None:
     made = []
     outside = threading.Thread(target=lambda: made.append(planned.allocate(100 * MIB)))
     outside.start()
-    assert stuck.inside.wait(10)
+    assert stuck.inside.wait(60)
     served = planned.counts.served
     inside = threading.Thread(target=step, args=(planned, loop))
     inside.start()
     inside.join(patience)
     finished = not inside.is_alive()
     stuck.go_on.set()
-    inside.join(10)
-    outside.join(10)
+    inside.join(60)
+    outside.join(60)
     assert finished, "a planned step waited for the upstream, of which it wanted nothing"
     assert planned.counts.served == served + 4 and not planned.counts.first
     assert planned.allocated == (2 + 100) * MIB

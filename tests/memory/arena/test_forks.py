@@ -38,7 +38,7 @@ def child_allocates() -> bool:
     arena = Arena(source)
     thread = threading.Thread(target=lambda: arena.allocate(100 << 20))
     thread.start()
-    assert source.inside.wait(10)
+    assert source.inside.wait(60)
     child = os.fork()
     if not child:
         signal.alarm(2)
@@ -77,7 +77,7 @@ def free_in_a_child(lock) -> bool:
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # threads at a fork are what is tested
         child = os.fork()
@@ -117,11 +117,11 @@ def test_a_fork_waits_for_no_lock_while_it_holds_one():
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     child = os.fork()
     if not child:
         os._exit(first.locked() or second.locked())
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert os.waitpid(child, 0)[1] == 0
 

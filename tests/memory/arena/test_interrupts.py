@@ -121,7 +121,7 @@ def test_an_interrupt_at_any_point_leaves_the_arena_whole(scene, paged):
         assert not arena._busy
         thread = threading.Thread(target=arena.stats, daemon=True)  # waits for the lock
         thread.start()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), "the lock was not let go"
         for error in raised:
             error.__traceback__ = None

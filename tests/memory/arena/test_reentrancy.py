@@ -127,12 +127,12 @@ def test_a_free_never_waits_for_an_allocation_of_another_thread():
 
     def disturb():
         inside.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
 
     source.disturb = disturb
     thread = threading.Thread(target=lambda: blocks.append(arena.allocate(100 * MIB)))
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     del blocks[0]  # would wait for ever here
     assert len(arena._pending) == 1
     go_on.set()
@@ -191,7 +191,7 @@ def test_an_interrupt_at_any_point_of_an_allocation_leaves_the_arena_usable():
         assert not arena._busy
         thread = threading.Thread(target=lambda arena=arena: arena.allocate(2 * MIB))
         thread.start()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), "the lock was not let go"
         for pool in arena._large.values():
             check_pool(pool, 512)

@@ -29,7 +29,7 @@ class Asking(SimulatedSegments):
     def acquire(self, nbytes):
         other, self.other = self.other, None
         if other is not None:
-            self.barrier.wait(10)
+            self.barrier.wait(60)
             try:
                 other.allocate(MIB)
             except RuntimeError as error:
@@ -78,7 +78,7 @@ def test_a_thread_outside_an_allocation_waits_without_a_limit(pair, monkeypatch)
             time.sleep(0.5)
 
     def ask():
-        held.wait(10)
+        held.wait(60)
         one.source.other = None
         blocks.append(one.allocate(MIB))
 
@@ -120,7 +120,7 @@ def test_planted_fault_a_wait_without_an_end_is_caught(pair, monkeypatch):
     ended = threading.Event()
 
     def wait_for(lock, name):
-        ended.wait(10)
+        ended.wait(60)
         raise RuntimeError("the test is over")
 
     monkeypatch.setattr("gtensor.memory.arena.arena.wait_for", wait_for)
