@@ -148,13 +148,14 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(
             save(path, value, shards)
 
     save(path, 1, shards)
-    for _ in range(15):
+    times = 0
+    while times < 15 or loaded(path) == 1:  # one must come to its end, on a busy machine, too
+        times += 1
         process = forked(write_for_ever)
-        time.sleep(random.uniform(0, 0.1))
+        time.sleep(random.uniform(0, 0.01 * times))
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         assert loaded(path) >= 1
-    assert loaded(path) > 1, "no writer came to its end in 15 times"
     save(path, 1, shards)
     assert loaded(path) == 1 and len(os.listdir(tmp_path)) == (4 if shards else 1)
 

@@ -19,7 +19,7 @@ from gtensor.distributed import failing
 from gtensor.distributed import launch as launching
 
 HEAD = """
-import os, signal, sys, threading, time
+import os, pathlib, signal, sys, threading, time
 import numpy as np
 from gtensor import distributed
 comm = distributed.init()
@@ -92,7 +92,8 @@ def test_a_rank_that_was_killed_is_named_with_what_the_others_waited_for(tmp_pat
     done = launch("--", sys.executable, script(tmp_path, """
 comm.all_reduce(np.ones(3))
 if comm.rank == 1:
-    time.sleep(0.3)
+    other = pathlib.Path(os.environ["GTENSOR_LAUNCH_FOLDER"], "0")
+    while b"broadcast" not in other.read_bytes(): time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 comm.broadcast(np.ones((2, 2)))
 """))
@@ -101,7 +102,7 @@ comm.broadcast(np.ones((2, 2)))
     assert lines[0].startswith("gtensor launch: rank 1 of 2 was ended by signal 9 (SIGKILL); its "
                                "last collective: rank 1 of 2: all_reduce of shape (3,)")
     assert lines[1].startswith("  rank 0 of 2: broadcast of shape (2, 2) and dtype float64 (")
-    assert lines[1].endswith("job.py:11)") and len(lines) == 2
+    assert lines[1].endswith("job.py:12)") and len(lines) == 2
 
 
 @pytest.mark.parametrize("aborted", [True, False])

@@ -139,7 +139,7 @@ for thread in threads:
 for _ in range(30):
     child = os.fork()
     if not child:
-        signal.alarm(20)
+        signal.alarm(60)
         error = ctypes.CDLL("libcuda.so.1").cudaPeekAtLastError()
         ctypes.CDLL(None).exit(error)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -25,23 +25,25 @@ class Slow(HostSegments):
 
     def __init__(self):
         super().__init__()
-        self.inside = threading.Event()
+        self.inside, self.forking = threading.Event(), threading.Event()
 
     def acquire(self, nbytes):
         self.inside.set()
+        self.forking.wait(60)
         threading.Event().wait(0.2)
         return super().acquire(nbytes)
 
 
-def child_allocates() -> bool:
+def child_allocates(within: int = 60) -> bool:
     source = Slow()
     arena = Arena(source)
     thread = threading.Thread(target=lambda: arena.allocate(100 << 20))
     thread.start()
     assert source.inside.wait(60)
+    source.forking.set()
     child = os.fork()
     if not child:
-        signal.alarm(2)
+        signal.alarm(within)
         arena.allocate(1000)
         os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -62,7 +64,7 @@ def test_a_child_forked_in_the_middle_of_an_allocation_can_allocate():
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX, if a test imported it
 def test_planted_fault_a_lock_that_forks_do_not_know_is_caught(monkeypatch):
     monkeypatch.setattr("gtensor.memory.arena.arena.free_at_forks", lambda *locks: None)
-    assert not child_allocates()
+    assert not child_allocates(within=2)
     assert not fork_safety._held
 
 
