@@ -149,6 +149,8 @@ def _real_of(dtype: np.dtype) -> np.dtype:
 def _c2r_gpu(
     device: Device, x: Array, *, axes: Axes, size: int, norm: Norm, out: Array | None = None
 ) -> Array:
+    if x.dtype.kind != "c":  # CuPy chooses its transform by the layout, before it converts x
+        x = _computed(x).astype(_complex_of(x.dtype), order="C")
     return _on_gpu(device, "irfftn", x, out, s=_sizes_back(x, axes, size), axes=axes, norm=norm)
 
 
