@@ -65,12 +65,17 @@ def check_targets(name: str, scores: Tensor, target: Tensor, ignore_index: int) 
 def check_range(
     name: str, what: str, indices: Tensor, limit: int, ignored: int | None = None
 ) -> None:
-    """Raise ValueError for indices outside 0..limit-1 (except `ignored`); CPU only.
+    """Raise ValueError for indices outside 0..limit-1 (except `ignored`).
+
+    On a GPU, where reading the values would wait, only for indices where the limit is 0.
 
     TypeError for a value that is not a Tensor.
     """
     want_tensors(name, **{what: indices})
     if indices.device.type != "cpu":
+        if not limit and indices.size:  # which needs no values
+            raise ValueError(f"{name} was given {indices.size} indices, each a {what}, and nothing "
+                             "that they can choose from; wanted at least one")
         return
     values = underlying(indices)._array
     if not values.size:

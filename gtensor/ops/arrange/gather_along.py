@@ -109,6 +109,9 @@ def take_along_axis(x: Tensor, indices: Operand, /, axis: int = -1) -> Tensor:
             for i, (n, m) in enumerate(zip(x.shape, where.shape, strict=False)) if i != place):
         raise ValueError(f"take_along_axis of a tensor of shape {x.shape} with indices of shape "
                          f"{where.shape}; wanted as many axes, broadcasting but for axis {place}")
+    if not x.shape[place] and where.size:  # a GPU would not check it
+        raise IndexError(f"take_along_axis of a tensor of shape {x.shape} with indices of shape "
+                         f"{where.shape}: any index of axis {place} with size 0 is out of bounds")
     try:
         return take_along_op(x, where, axis=place - x.ndim)
     except IndexError as error:

@@ -12,7 +12,15 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.example_keys import gather_batch, scatter_batch
-from gtensor.ops.arrange.index_keys import Key, described, filled, normalized, rows_of, sample
+from gtensor.ops.arrange.index_keys import (
+    Key,
+    described,
+    filled,
+    normalized,
+    refuse_no_places,
+    rows_of,
+    sample,
+)
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, linear_tangent
 from gtensor.ops.build.batching import whole_axis_first
@@ -110,6 +118,7 @@ def _gather_path(
     device: Device, x: Array, *indices: Array, key: Key, out: Array | None = None
 ) -> Array:
     key = filled(key, indices)
+    refuse_no_places(device, key, x.shape)
     rows = rows_of(x, key)
     if rows is not None:
         source, places = rows

@@ -24,6 +24,7 @@ from gtensor.engine.tensor import Tensor, wrap
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
 
 Key = tuple[Any, ...]
@@ -173,6 +174,12 @@ def selected_shape(key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
     return Selection(key, shape).shape
 
 
+def refuse_no_places(device: Device, key: Key, shape: tuple[int, ...]) -> None:
+    """Raise IndexError for an index of an axis of size 0 on a GPU: kernels would divide by it."""
+    if 0 in shape and device.type != "cpu":
+        Selection(key, shape)
+
+
 class Selection:
     """What a key with index arrays selects from an array of some shape, by NumPy's rules.
 
@@ -183,7 +190,8 @@ class Selection:
     place    the axis of the selection at which `lead` stands
     shape    of the selection
 
-    Raises IndexError as NumPy does; on a GPU the values of indices are not checked.
+    Raises IndexError as NumPy does; on a GPU the values of indices are not checked, except that an
+    axis of size 0 has no index.
     """
 
     def __init__(self, key: Key, shape: tuple[int, ...]) -> None:
@@ -246,6 +254,8 @@ class Selection:
     def _pick(self, index: Array | int) -> None:
         """One axis by integers."""
         size = self._sizes[self._taken]
+        if not size and getattr(index, "size", 1):
+            raise IndexError(f"any index is out of bounds for axis {self._taken} with size 0")
         if isinstance(index, (int, np.integer, np.ndarray)) and np.size(index):
             low, high = int(np.min(index)), int(np.max(index))
             if low < -size or high >= size:

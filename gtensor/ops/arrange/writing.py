@@ -18,6 +18,7 @@ from gtensor.ops.arrange.index_keys import (
     described,
     filled,
     normalized,
+    refuse_no_places,
     rows_of,
     sample,
     selected_shape,
@@ -70,6 +71,7 @@ def _set_item_gpu(
     out: Array | None = None,
 ) -> Array:
     """Equal places get equal values, those of the last write to each: threads write in no order."""
+    refuse_no_places(device, filled(key, indices), x.shape)
     if getattr(value, "ndim", 0) and not unique(indices):
         selected = Selection(filled(key, indices), x.shape)
         first, lead = selected.place, len(selected.lead)
