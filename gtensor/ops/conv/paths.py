@@ -394,7 +394,7 @@ class GpuTiles:
         """Write the product of flat columns to the tile's part of contiguous y."""
         split = self._split(y[tile])
         groups, channels = split.shape[1:3]
-        moved = product.reshape(groups, channels, -1, self.positions).transpose(2, 0, 1, 3)
+        moved = product.reshape(groups, channels, len(split), self.positions).transpose(2, 0, 1, 3)
         if accumulate:
             split += moved
         else:
