@@ -38,10 +38,8 @@ def assign(op: Op, target: Tensor, other: Operand) -> Tensor:
     array = target._array
     given = given_values(other, target._device, f"in-place {op.name}")
     value = given._array if isinstance(given, Tensor) else given
-    shape = np.broadcast_shapes(array.shape, np.shape(value))
-    if shape != array.shape:
-        raise ValueError(f"in-place {op.name} of shape {np.shape(value)} into shape {array.shape}: "
-                         f"the result would have shape {shape}")
+    if np.shape(value) != array.shape:
+        _refuse_other_shape(op.name, array.shape, np.shape(value))
     result = _result_dtype(op, array, value)
     loses_parts = result.kind == "c" and array.dtype.kind != "c"  # ml_dtypes would drop them
     if loses_parts or not np.can_cast(result, array.dtype, "same_kind"):
@@ -49,6 +47,17 @@ def assign(op: Op, target: Tensor, other: Operand) -> Tensor:
                         f"{array.dtype}: the result has dtype {result}; convert with astype() "
                         "first")
     return write(op, target, given, {})
+
+
+def _refuse_other_shape(name: str, target: tuple[int, ...], given: tuple[int, ...]) -> None:
+    """Raise ValueError unless the target's shape is that to which both broadcast."""
+    try:
+        fits = np.broadcast_shapes(target, given) == target
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"in-place {name} of shape {given} into shape {target}; wanted a shape "
+                         "that broadcasts to the latter")
 
 
 def refuse_traced(target: Tensor, name: str) -> None:

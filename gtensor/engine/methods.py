@@ -105,7 +105,11 @@ class Methods:
         return self  # type: ignore[return-value]
 
     def __imatmul__(self, other: Operand) -> Self:
-        ns.set_item(self, ..., ns.matmul(self, other))
+        product = ns.matmul(self, other)
+        if product.shape != self.shape:  # which an assignment might broadcast
+            raise ValueError(f"in-place matmul of a tensor of shape {self.shape} and another with "
+                             f"a product of shape {product.shape}; wanted the same shape")
+        ns.set_item(self, ..., product)
         return self
 
     if TYPE_CHECKING:  # `gtensor.ops` puts its functions here

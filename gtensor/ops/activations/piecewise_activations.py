@@ -159,6 +159,6 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     if weight.ndim > 1 or weight.size not in (1, channels):
         raise ValueError(f"prelu was given a weight of shape {weight.shape} for an input of shape "
                          f"{input.shape}; wanted (1,) or ({channels},)")
-    tail = (1,) * (input.ndim - 2) if weight.size > 1 else ()
+    tail = (1,) * (input.ndim - 2) if weight.size != 1 else ()
     shape = (weight.size, *tail) if input.ndim else ()
     return prelu_op(input, weight.reshape(shape))

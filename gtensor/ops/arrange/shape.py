@@ -185,12 +185,11 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
     Raises ValueError for axes that are out of range or in the wrong order.
     """
-    if not x.ndim:
-        return reshape(x, (1,))
-    first, last = start_dim % x.ndim, end_dim % x.ndim
-    if not (-x.ndim <= start_dim < x.ndim and -x.ndim <= end_dim < x.ndim) or first > last:
-        raise ValueError(
-            f"flatten of axes {start_dim} to {end_dim} of a tensor of {x.ndim} dimensions")
+    ndim = max(1, x.ndim)  # a 0-d tensor is one element along axis 0
+    first, last = start_dim % ndim, end_dim % ndim
+    if not (-ndim <= start_dim < ndim and -ndim <= end_dim < ndim) or first > last:
+        raise ValueError(f"flatten of axes {start_dim} to {end_dim} of a tensor of {x.ndim} "
+                         "dimensions; wanted two of its axes, in order")
     return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
 
 
@@ -340,8 +339,8 @@ def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(f"broadcast_to of a tensor of shape {x.shape} to {wanted}; each axis must "
-                         "agree or be 1, counted from the last")
+        raise ValueError(f"broadcast_to of a tensor of shape {x.shape} to {wanted}; wanted axes "
+                         "that agree or are 1, counted from the last")
     return _broadcast_op(x, shape=wanted)
 
 

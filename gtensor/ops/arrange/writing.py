@@ -209,7 +209,7 @@ def _fitted(value: Any, target: tuple[int, ...]) -> Tensor | Array | Scalar:
         fits = False
     if not fits:
         raise ValueError(f"x[key] = value with a value of shape {shape} where the key selects "
-                         f"shape {target}")
+                         f"shape {target}; wanted a shape that broadcasts to it")
     if not extra:
         return value
     return (reshape(value, shape[extra:]) if isinstance(value, Tensor)

@@ -95,6 +95,9 @@ def gemm_into(
     alpha, beta = (_factor(name, value, out.dtype) for name, value in (("alpha", alpha),
                                                                       ("beta", beta)))
     _check_dtypes(out, a, b)
+    if not (a.ndim and b.ndim):
+        raise ValueError(f"gemm_into was given a of shape {a.shape} and b of shape {b.shape}; "
+                         "wanted vectors or matrices")
     rows, columns = a.ndim > 1, b.ndim > 1
     a = a if rows else reshape(a, (1, -1))
     b = b if columns else reshape(b, (-1, 1))

@@ -602,13 +602,16 @@ def cross_entropy(
         label_smoothing: the share of probability that is spread over all classes, 0 to 1.
 
     Raises ValueError for a label_smoothing outside of 0 to 1, an ignore_index beside probabilities,
-    and shapes that do not fit; TypeError for a target of another dtype.
+    no classes, and shapes that do not fit; TypeError for a target of another dtype.
     """
     check_reduction("cross_entropy", reduction)
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"cross_entropy was given label_smoothing={label_smoothing}; wanted a "
                          "number from 0 to 1")
     constant = class_weights("cross_entropy", input, weight)
+    if input.ndim and not input.shape[class_axis(input.ndim)]:
+        raise ValueError(f"cross_entropy was given an input of shape {input.shape}; wanted at "
+                         "least one class")
     if target.dtype.kind in "fV" and target.shape == input.shape and input.ndim:
         if ignore_index >= 0:
             raise ValueError(f"cross_entropy was given ignore_index={ignore_index} and a target of "
