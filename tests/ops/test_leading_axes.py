@@ -188,7 +188,12 @@ def test_a_rule_that_asks_for_more_fails(wrap: Callable[[Any], Any]) -> None:
 
 
 class Calls:
-    """Within the block, the name and the parameters of every op that runs, also in rules."""
+    """Within the block, the name and the parameters of every op that runs, also in rules.
+
+    For tests with the fixture `paths_listened_to`.
+    """
+
+    open: Calls | None = None  # the one whose block runs
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, dict[str, Any]]] = []
@@ -201,18 +206,29 @@ class Calls:
 
     def __enter__(self) -> Calls:
         self._stack.enter_context(gt.listen(self))
-        for name, definition in registry.items():
-            listening = partial(self._listen, name, definition.cpu)
-            self._stack.enter_context(patch.object(definition, "cpu", listening))
-            self._stack.enter_context(patch.object(raw["cpu"], name, listening))
+        self._stack.enter_context(patch.object(Calls, "open", self))
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def _listen(self, name: str, path: Any, *args: Any, **params: Any) -> Any:
-        self.seen.append((name, {k: v for k, v in params.items() if k not in ("out", "beta")}))
-        return path(*args, **params)
+
+def _listen(name: str, path: Any, *args: Any, **params: Any) -> Any:
+    if Calls.open is not None:
+        Calls.open.seen.append(
+            (name, {k: v for k, v in params.items() if k not in ("out", "beta")}))
+    return path(*args, **params)
+
+
+@pytest.fixture(scope="module")
+def paths_listened_to() -> Iterator[None]:
+    """Every path tells `Calls` of its runs. Once for all tests: an op's text is written anew."""
+    with ExitStack() as stack:
+        for name, definition in registry.items():
+            listening = partial(_listen, name, definition.cpu)
+            stack.enter_context(patch.object(definition, "cpu", listening))
+            stack.enter_context(patch.object(raw["cpu"], name, listening))
+        yield
 
 
 def arrays_in(value: Any) -> bool:
@@ -236,14 +252,12 @@ def calls_of(name: str) -> list[tuple[str, dict[str, Any]]]:
     return calls.seen
 
 
-def no_parameter_is_an_array(name: str) -> None:
-    for op, params in calls_of(name):
+def parameters_are_numbers_and_axes_count_from_the_end(name: str) -> None:
+    seen = calls_of(name)
+    for op, params in seen:
         held = [k for k, v in params.items() if arrays_in(v)]
         assert not held, f"{op} has an array in its parameter {held[0]!r}"
-
-
-def axes_count_from_the_end(name: str) -> None:
-    refuse_axes_from_the_front(calls_of(name))
+    refuse_axes_from_the_front(seen)
 
 
 def refuse_axes_from_the_front(seen: list[tuple[str, dict[str, Any]]]) -> None:
@@ -254,14 +268,10 @@ def refuse_axes_from_the_front(seen: list[tuple[str, dict[str, Any]]]) -> None:
             assert all(a < 0 for a in found), f"{op} was given {which}={given}"
 
 
+@pytest.mark.usefixtures("paths_listened_to")
 @pytest.mark.parametrize("name", NAMES)
-def test_no_parameter_is_an_array(name: str) -> None:
-    no_parameter_is_an_array(name)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_axes_count_from_the_end(name: str) -> None:
-    axes_count_from_the_end(name)
+def test_no_parameter_is_an_array_and_axes_count_from_the_end(name: str) -> None:
+    parameters_are_numbers_and_axes_count_from_the_end(name)
 
 
 REDUCE = ("sum", "mean", "max", "min", "any", "all", "prod", "var", "std", "logsumexp")
@@ -283,6 +293,7 @@ PUBLIC: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.usefixtures("paths_listened_to")
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_functions_take_both_signs_and_pass_one(name: str) -> None:
     x = gt.tensor(np.random.default_rng(0).standard_normal((4, 3, 6)), requires_grad=True)
@@ -296,6 +307,7 @@ def test_public_functions_take_both_signs_and_pass_one(name: str) -> None:
         refuse_axes_from_the_front(calls.seen)
 
 
+@pytest.mark.usefixtures("paths_listened_to")
 @pytest.mark.parametrize("name", REDUCE)
 def test_all_axes_are_named(name: str) -> None:
     with Calls() as calls:
@@ -311,13 +323,14 @@ def _passes_an_array(ns: Any, step: Any, g: Any) -> None:
     step.give(0, ns.reshape(g, shape=np.array(g.shape)))
 
 
-@pytest.mark.parametrize("rule, check, message", [
-    (_counts_from_the_front, axes_count_from_the_end, r"flip was given axes=\(0,\)"),
-    (_passes_an_array, no_parameter_is_an_array, "reshape has an array in its parameter 'shape'")])
-def test_a_call_that_breaks_this_fails(rule: Any, check: Any, message: str) -> None:
+@pytest.mark.usefixtures("paths_listened_to")
+@pytest.mark.parametrize("rule, message", [
+    (_counts_from_the_front, r"flip was given axes=\(0,\)"),
+    (_passes_an_array, "reshape has an array in its parameter 'shape'")])
+def test_a_call_that_breaks_this_fails(rule: Any, message: str) -> None:
     with patch.object(registry["tanh"], "backward", rule), pytest.raises(
             AssertionError, match=message):
-        check("tanh")
+        parameters_are_numbers_and_axes_count_from_the_end("tanh")
 
 
 def test_arrays_are_found_where_parameters_hide_them() -> None:
