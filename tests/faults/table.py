@@ -32,6 +32,7 @@ from . import (
     plants_places,
     plants_recurrent,
     plants_streams,
+    plants_variants,
 )
 
 Plant = Callable[[], AbstractContextManager[Any]]
@@ -80,6 +81,14 @@ class ByTest:
 
     def __call__(self) -> None:
         getattr(importlib.import_module(self.module), self.test)(**self.arguments)
+
+
+class ByVariant(ByTest):
+    """The test of every variant of a public function."""
+
+    def __init__(self, function: str) -> None:
+        super().__init__(_VARIANTS, "test_every_variant", name=function)
+        self.name = f"variants of {function}"
 
 
 class ByHostTest(ByTest):
@@ -135,6 +144,7 @@ _CUBLAS, _CUBLASLT = "hostcuda.test_libraries_cublas", "hostcuda.test_libraries_
 _CUSOLVER, _CUFFT = "hostcuda.test_libraries_cusolver", "hostcuda.test_libraries_cufft"
 _CUB, _CURAND = "hostcuda.test_libraries_cub", "hostcuda.test_libraries_stubs"
 _KERNELS = "hostcuda.test_kernels_compiler"
+_VARIANTS = "variants.test_variants"
 
 FAULTS = [
     # values
@@ -259,6 +269,19 @@ FAULTS = [
     Fault("a 0-d tensor is one element along axis 0", plants_numerics.no_axis_0_of_0d,
           ByTest("ops.reduce.test_reductions", "test_a_0d_tensor_is_one_element_along_axis_0",
                  name="softmax"), raises=ValueError),
+    # public functions on unusual inputs
+    Fault("strides do not change a function", plants_variants.read_in_memory_order,
+          ByVariant("nn.functional.softmax")),
+    Fault("a leading axis of 1 stays", plants_variants.leading_one_dropped, ByVariant("sort")),
+    Fault("a result of no elements has its dtype", plants_variants.wide_without_elements,
+          ByVariant("sum")),
+    Fault("no elements are no error of arithmetic", plants_variants.divided_by_no_elements,
+          ByVariant("mean")),
+    Fault("0-d in, 0-d out", plants_variants.axis_of_a_0d_result, ByVariant("tanh")),
+    Fault("a half type has float64's value, rounded", plants_variants.too_large_in_half,
+          ByVariant("linalg.vector_norm")),
+    Fault("a refusal says what is wanted", plants_variants.no_classes_refused_by_numpy,
+          ByVariant("nn.functional.cross_entropy of probabilities")),
     # inputs, and numbers at the ends of their range
     Fault("elements are numbers", plants_numbers.objects_let_in,
           ByCheck(checks.only_numbers_are_elements)),
