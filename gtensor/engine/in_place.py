@@ -38,8 +38,7 @@ def assign(op: Op, target: Tensor, other: Operand) -> Tensor:
     array = target._array
     given = given_values(other, target._device, f"in-place {op.name}")
     value = given._array if isinstance(given, Tensor) else given
-    if np.shape(value) != array.shape:
-        _refuse_other_shape(op.name, array.shape, np.shape(value))
+    _refuse_other_shape(op.name, array.shape, np.shape(value))
     result = _result_dtype(op, array, value)
     loses_parts = result.kind == "c" and array.dtype.kind != "c"  # ml_dtypes would drop them
     if loses_parts or not np.can_cast(result, array.dtype, "same_kind"):

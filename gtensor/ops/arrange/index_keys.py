@@ -254,7 +254,7 @@ class Selection:
     def _pick(self, index: Array | int) -> None:
         """One axis by integers."""
         size = self._sizes[self._taken]
-        if not size and getattr(index, "size", 1):
+        if not size and (isinstance(index, int) or index.size):
             raise IndexError(f"any index is out of bounds for axis {self._taken} with size 0")
         if isinstance(index, (int, np.integer, np.ndarray)) and np.size(index):
             low, high = int(np.min(index)), int(np.max(index))
