@@ -16,7 +16,7 @@ import numpy as np
 
 from gtensor.engine import bind as general
 from gtensor.engine.bind import USER_DTYPE
-from gtensor.engine.context import current_casts, grad_enabled
+from gtensor.engine.context import current_casts, grad_enabled, name_shapes
 from gtensor.engine.levels import TRACED, on_level
 from gtensor.engine.storage import FRESH, FRESH_ELSEWHERE, Storage
 from gtensor.engine.tape import FREE, Record, next_seq
@@ -38,8 +38,8 @@ SCOPE: dict[str, Any] = {  # what the texts name
     "constant": general.constant, "current_casts": current_casts,
     "float32": general.FLOAT32_CONSTANTS, "frame_at": sys._getframe,
     "grad_enabled": grad_enabled, "heard": heard, "here": here, "last": last,
-    "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "on_level": on_level,
-    "refuse_arrays": general.refuse_arrays,
+    "name_shapes": name_shapes, "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq,
+    "on_level": on_level, "refuse_arrays": general.refuse_arrays,
     "saves": general.saves, "TRACED": TRACED,
     "saving": general.saving,
     "settings": settings, "storage_of": general.storage_of, "uncast": general.uncast,
@@ -108,6 +108,11 @@ _RUN_SMALL = """\
 _PATH = """\
     else:
         out = {path}({arrays}{more})
+"""
+_REFUSED = """\
+    except ValueError as error:
+        name_shapes(op, error, ({arrays}))
+        raise
 """
 _EXTRAS = """\
     out, *extras = out
@@ -330,9 +335,11 @@ def _with_number(op: Op, is_ufunc: bool, facts: dict[str, str]) -> Iterator[str]
 
 def _body(op: Op, is_ufunc: bool, facts: dict[str, str], saved: str) -> Iterator[str]:
     """The parts that follow when all inputs are known."""
+    run = (_RUN_SMALL + _RUN + _SMALL if is_ufunc else _RUN) + _PATH
+    if len(op.input_names) > 1:  # `try` costs nothing
+        run = "    try:\n" + _indented(run) + _REFUSED
     for part, wanted in (
-            (_COMPOSED, op.backward is None and op.composed is not None),
-            (_RUN_SMALL, is_ufunc), (_RUN, True), (_SMALL, is_ufunc), (_PATH, True),
+            (_COMPOSED, op.backward is None and op.composed is not None), (run, True),
             (_EXTRAS, op.extra_names),
             (_SETTLE, True), (_VIEW, op.view), (_NEW, not op.view), (_UNTRACKED, True),
             (_DTYPE, True), (_REAL, not op.complex), (saved, True), (_RECORD, True)):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from gtensor.backend import DeviceError
 from gtensor.system.bus import bus, heard
 
@@ -58,9 +60,31 @@ def execute(op: Op, device: Device, arrays: Sequence[Any], params: Params) -> An
             raise DeviceError(f"{op.name} has no path for {device}; move its inputs to the "
                               "CPU with .to('cpu'), or give the op one")
         path = device.path(op.name, op.gpu)
-    if bus.ops:
-        return heard(op, "forward", path, arrays, params)
-    return path(*arrays, **params)
+    try:
+        if bus.ops:
+            return heard(op, "forward", path, arrays, params)
+        return path(*arrays, **params)
+    except ValueError as error:
+        name_shapes(op, error, arrays)
+        raise
+
+
+_NO_BROADCAST = ("operands could not be broadcast together", "shape mismatch: objects cannot be")
+
+
+def name_shapes(op: Op, error: ValueError, arrays: Sequence[Any]) -> None:
+    """Give NumPy's or CuPy's error for shapes that do not broadcast the op's name, and them.
+
+    So no op that broadcasts has to check its shapes. Other errors stay as they are.
+    """
+    if str(error).startswith(_NO_BROADCAST):
+        shapes = [np.shape(a) for a in arrays if a is not None]
+        try:
+            np.broadcast_shapes(*shapes)
+        except ValueError:
+            listed = f"{', '.join(map(str, shapes[:-1]))} and {shapes[-1]}"
+            error.args = (f"{op.name} of shapes {listed}; wanted shapes whose axes agree or are 1, "
+                          "counted from the last",)
 
 
 class _Aside:

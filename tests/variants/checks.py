@@ -481,10 +481,31 @@ def _as(shaped: Arrays, arrays: Arrays) -> Arrays:
             for s, a in zip(shaped, arrays, strict=True)]
 
 
+def other_sizes(call: Call, seed: int, device: str) -> None:
+    """An axis of one of several inputs is longer by one: that is right, or refused in words."""
+    shapes = call.sample.shapes
+    if sum(s is not None for s in shapes) < 2:
+        return
+    for i, shape in enumerate(shapes):
+        for axis, size in enumerate(shape or ()):
+            if size < 2:
+                continue
+            longer = list(shapes)
+            longer[i] = tuple(n + (k == axis) for k, n in enumerate(shape or ()))
+            try:
+                arrays = _draw(call, longer, seed)
+            except ValueError:  # such as of matrices that must be square
+                continue
+            found = run(call, arrays, seed, device=device)
+            if found.error is not None:
+                refused(f"{call} of shapes {longer}", found.error)
+
+
 VARIANTS: dict[str, Callable[[Call, int, str], None]] = {
     **{name: partial(layout, name) for name in LAYOUTS},
     **{name: partial(precision, name) for name in DTYPES},
     "leading axes": leading, "empty": empty, "0-d": zero_d,
+    "other sizes": other_sizes,
 }
 
 

@@ -214,6 +214,8 @@ FAULTS: dict[str, tuple[Callable[..., Any], str, str]] = {
     "an axis for 0-d": (lambda x: gt.reshape(gt.exp(x), (1,)) if not x.ndim else gt.exp(x), "0-d",
                         r"wanted \[0\] axes"),
     "the value of 0-d": (lambda x: gt.exp(x) if x.ndim else gt.exp(x) * 2, "0-d", "result 0"),
+    "NumPy's words for shapes": (lambda x, *y: gt.asarray(x.numpy() + y[0].numpy()), "other sizes",
+                                 "says what is wanted"),
     "no elements": (lambda x: gt.sum(x, axis=-1) + (1 if not x.size else 0), "empty",
                     "element .* differ"),
 }
@@ -222,8 +224,9 @@ FAULTS: dict[str, tuple[Callable[..., Any], str, str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: str) -> None:
     function, variant, message = FAULTS[fault]
-    sample = next(c.sample for c in calls()["exp"] if len(c.sample.shapes[0] or ()) == 2)
-    call = replace(calls()["exp"][0], function=function, sample=sample)
+    name, ndim = ("add", 1) if variant == "other sizes" else ("exp", 2)
+    call = next(c for c in calls()[name] if len(c.sample.shapes[0] or ()) == ndim)
+    call = replace(call, function=function)
     with pytest.raises(CheckError, match=message):
         check(call, variant, 1)
 

@@ -42,7 +42,7 @@ def matmul(
     inner = right[0] if len(right) == 1 else right[-2]
     if left[-1] != inner:
         raise ValueError(f"matmul of shapes {left} and {right}: the inner sizes {left[-1]} and "
-                         f"{inner} differ")
+                         f"{inner} differ; wanted equal ones")
     if len(left) == 1:
         product = matmul(reshape(x1, (1, -1)), x2, alpha=alpha)
         return reshape(product, product.shape[:-2] + product.shape[-1:] if len(right) > 1 else ())
