@@ -3,7 +3,8 @@
     spectrum = gt.fft.rfft(signal)              # complex, differentiable
     power = (spectrum.abs() ** 2).sum()
 
-Gradients flow through the complex values, to any order; that of a real input is real.
+Gradients flow through the complex values, to any order; that of a real input is real. Half types
+are transformed in float32: a spectrum is complex64, and what comes back from one float32.
 """
 
 from __future__ import annotations
