@@ -294,6 +294,7 @@ def leading(call: Call, seed: int, device: str) -> None:
     """
     lead = leading_inputs(call, seed)
     if lead is None:
+        _first_row(call, seed, device)
         return
     examples = [drawn(call, seed), drawn(call, seed + 1)]
     for own, others in _LEADS:
@@ -317,6 +318,49 @@ def leading(call: Call, seed: int, device: str) -> None:
                 continue
             compare(what, found, wanted)
             dtypes(what, found, [v.dtype for v in wanted.values])
+
+
+def rows_of(call: Call, seed: int) -> tuple[list[int], Arrays] | None:
+    """The inputs whose first axis is that of rows which do not depend on each other, in arrays.
+
+    None for a function without such rows. They are three: parts of two tell.
+    """
+    shapes = call.sample.shapes
+    if not shapes or not shapes[0] or call.writes or call.name in _SIZED_OTHERWISE:
+        return None
+    places = [i for i, s in enumerate(shapes) if s and s[0] == shapes[0][0]]
+    given = _draw(call, [(3, *(s or ())[1:]) if i in places else s
+                         for i, s in enumerate(shapes)], seed)
+    whole = run(call, given, seed)
+    if whole.error is not None or any(v.shape[:1] != (3,) for v in whole.values):
+        return None
+    for part in (slice(2), slice(1, None)):
+        some = run(call, [a[part] if i in places else a for i, a in enumerate(given)], seed)
+        try:
+            compare("", Outcome(some.values), Outcome([v[part] for v in whole.values], error=(
+                some.error)))
+        except CheckError:
+            return None
+    return places, given
+
+
+def _first_row(call: Call, seed: int, device: str) -> None:
+    """One row, and none, give what they give among others: images of a convolution, for one."""
+    found = rows_of(call, seed)
+    if found is None:
+        return
+    places, given = found
+    upstreams = run(call, given, seed).upstreams(seed)
+    for count in (1, 0):
+        whole = run(call, given, seed, upstreams=[
+            np.where(np.arange(3).reshape(3, *(1,) * (u.ndim - 1)) < count, u, 0)
+            for u in upstreams])
+        some = run(call, [a[:count] if i in places else a for i, a in enumerate(given)], seed,
+                   device=device, upstreams=[u[:count] for u in upstreams])
+        compare(f"{call} with {count} rows", some, replace(
+            whole, values=[v[:count] for v in whole.values],
+            gradients=[g[:count] if g is not None and i in places else g
+                       for i, g in enumerate(whole.gradients)]))
 
 
 def _loop(

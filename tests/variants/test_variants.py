@@ -29,7 +29,7 @@ from .calls import (
     public_methods,
     without,
 )
-from .checks import DTYPES, VARIANTS, check, drawn, leading_inputs, mixed, run
+from .checks import DTYPES, VARIANTS, check, drawn, leading_inputs, mixed, rows_of, run
 
 NAMES = sorted(calls())
 FEW = 4
@@ -55,6 +55,16 @@ NO_LEADING_AXES = {
         "conv_transpose2d", "cross_entropy", "cross_entropy of probabilities", "embedding",
         "group_norm", "group_norm with weights", "inplace_abn", "interpolate", "kl_div",
         "max_pool1d", "max_pool2d", "nll_loss")),
+}
+
+# Of these, the functions with rows along the first axis that do not depend on each other.
+ROWS = {
+    "linalg.outer", "meshgrid",
+    *(f"nn.functional.{name}" for name in (
+        "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
+        "avg_pool2d", "batch_norm", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d",
+        "cross_entropy", "group_norm", "group_norm with weights", "interpolate", "max_pool1d",
+        "max_pool2d", "nll_loss")),
 }
 
 
@@ -148,6 +158,8 @@ def test_which_functions_have_leading_axes() -> None:
     found = {name for name, given in calls().items()
              if all(leading_inputs(call, seed_of(name)) is None for call in given)}
     assert found == NO_LEADING_AXES
+    assert {name for name in found
+            if any(rows_of(call, seed_of(name)) for call in calls()[name])} == ROWS
 
 
 # -- the checks find what is wrong -----------------------------------------------------------------
@@ -229,6 +241,16 @@ def test_a_planted_fault_is_found(fault: str) -> None:
     call = replace(call, function=function)
     with pytest.raises(CheckError, match=message):
         check(call, variant, 1)
+
+
+def test_a_fault_of_one_row_is_found() -> None:
+    call = calls()["nn.functional.avg_pool1d"][0]
+
+    def wrong(x: gt.Tensor, **params: Any) -> gt.Tensor:
+        return call.function(x, **params) * (1.01 if len(x) == 1 else 1)
+
+    with pytest.raises(CheckError, match="with 1 rows: result 0"):
+        check(replace(call, function=wrong), "leading axes", 1)
 
 
 def test_a_gradient_over_broadcast_axes_that_is_not_summed_is_found() -> None:
