@@ -1,6 +1,6 @@
 """Public functions and their gradients against PyTorch's, on PyTorch's own samples of its ops.
 
-By default a few samples of each op; `-m slow` compares all of them, in two layouts.
+By default a few samples of each op; `-m slow` compares all of them, in three layouts.
 """
 
 from __future__ import annotations
