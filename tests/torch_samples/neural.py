@@ -57,7 +57,12 @@ def _attention(*args: Any, **kwargs: Any) -> Any:
         return torch.nn.functional.scaled_dot_product_attention(*args, **kwargs)
 
 
-THEIRS = {"scaled_dot_product_attention": _attention}
+def _nll_loss(input: Any, *args: Any, **kwargs: Any) -> Any:
+    """PyTorch's, whose gradient of a transposed input is an error."""
+    return torch.nn.functional.nll_loss(input.contiguous(), *args, **kwargs)
+
+
+THEIRS = {"scaled_dot_product_attention": _attention, "nll_loss": _nll_loss}
 
 
 def _plain(name: str) -> Case:

@@ -19,7 +19,7 @@ from torch_samples.comparing import compare
 
 DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64, torch.bool)
 WITH_GRADIENTS = (torch.float64, torch.complex128)
-LAYOUTS = ("strided", "transposed", "contiguous")  # the first is all that a limit of one sample leaves
+LAYOUTS = ("strided", "transposed", "contiguous")  # with a limit of one sample, the first alone
 
 
 @contextmanager
