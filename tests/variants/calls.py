@@ -96,8 +96,8 @@ def _s(*shapes: tuple[int, ...] | None, draw: Any = normal, **params: Any) -> Sa
     return Sample(shapes, draw, params)
 
 
-def _symmetric(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Matrices that have an inverse, far from a singular one."""
+def _invertible(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Matrices far from a singular one."""
     a = rng.standard_normal(shape)
     return a + 4 * np.eye(*shape[-2:]) if len(shape) > 1 else a
 
@@ -110,13 +110,7 @@ def _list_of(function: Function) -> Function:
     return lambda *tensors, **params: function(list(tensors), **params)
 
 
-def _second_named(function: Function, name: str) -> Function:
-    """Its second tensor goes by keyword."""
-    return lambda x, y, **params: function(x, **{name: y}, **params)
-
-
 _IMAGE, _SIGNAL = (2, 4, 5, 6), (2, 4, 7)
-_PAIR = [_s((3, 5), (3, 5)), _s((7,), (7,))]
 _LOSS = [_s((3, 5), (3, 5), reduction="mean"), _s((7,), (7,), reduction="none"),
          _s((2, 3), (2, 3), reduction="sum")]
 _NORMED = [_s((4, 3), (3,), (3,)), _s((3, 2, 4), (2,), (2,))]
@@ -173,10 +167,10 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     "linalg.matrix_norm": (None, [_s((2, 3, 4)), _s((3, 4), ord=1), _s((4, 3), ord=2),
                                   _s((3, 4), ord="nuc"), _s((3, 4), ord=-np.inf)]),
     "linalg.matrix_power": (lambda x, n: L.matrix_power(x, n), [
-        _s((3, 3), n=3), _s((2, 3, 3), n=0), _s((3, 3), draw=_symmetric, n=-2)]),
+        _s((3, 3), n=3), _s((2, 3, 3), n=0), _s((3, 3), draw=_invertible, n=-2)]),
     "linalg.matrix_rank": (None, [_s((3, 4)), _s((2, 3, 3))]),
     "linalg.outer": (None, [_s((3,), (4,))]),
-    "linalg.pinv": (None, [_s((2, 3)), _s((2, 4, 3)), _s((3, 3), draw=_symmetric)]),
+    "linalg.pinv": (None, [_s((2, 3)), _s((2, 4, 3)), _s((3, 3), draw=_invertible)]),
     "linalg.trace": (None, [_s((3, 4)), _s((2, 3, 3), offset=1), _s((3, 3), draw=below(9))]),
     # -- Fourier transforms
     **{f"fft.{name}": (None, _ONE_FFT) for name in ("fft", "ifft", "rfft", "ihfft")},
@@ -315,7 +309,7 @@ def _method(name: str) -> Function:
 
 
 def _reflected(name: str) -> Function:
-    """The reflected operator. An array is no Tensor, whose own operator would come first."""
+    """The reflected operator, which Python calls only where the first operand is no Tensor."""
     return lambda x, y: getattr(y, _dunder("r" + name))(x)
 
 

@@ -219,24 +219,25 @@ def layout(name: str, call: Call, seed: int, device: str) -> None:
     if device != "cpu" and isinstance(wanted.error, np.linalg.LinAlgError):
         return  # at a singular matrix a GPU's result is not finite instead
     upstreams = [LAYOUTS[name](np, u) for u in wanted.upstreams(seed)]
+    # a nuclear norm has many gradients at a singular matrix
+    one = not (name == "stride 0" and call.sample.params.get("ord") == "nuc")
     compare(f"{call} with {name}",
             run(call, plain, seed, device=device, layout=LAYOUTS[name], upstreams=upstreams),
-            run(call, plain, seed, upstreams=upstreams),
-            gradients=not (name == "stride 0" and call.sample.params.get("ord") == "nuc"))
-    # a nuclear norm has many gradients at a singular matrix
+            run(call, plain, seed, upstreams=upstreams), gradients=one)
 
 
 def precision(name: str, call: Call, seed: int, device: str) -> None:
     """In less precision the results are float64's on the rounded inputs, in the inputs' dtype."""
     dtype = DTYPES[name]
+    smaller = {"f": dtype, **({"c": np.dtype(np.complex64)} if name == "float32" else {})}
     given = drawn(call, seed)
-    floats = [a is not None and a.dtype.kind == "f" for a in given]
-    complexes = [a is not None and a.dtype.kind == "c" for a in given]
-    if any(complexes) or not any(floats):
+    kinds = ["" if a is None else a.dtype.kind for a in given]
+    if not set(kinds) & set(smaller) or "c" in kinds and name != "float32":
         return
-    less = [a.astype(dtype) if f else a for a, f in zip(given, floats, strict=True)]
-    wanted = run(call, [a.astype(np.float64) if f else a
-                        for a, f in zip(less, floats, strict=True)], seed)
+    less = [a.astype(smaller[kind]) if kind in smaller else a
+            for a, kind in zip(given, kinds, strict=True)]
+    wanted = run(call, [a.astype(b.dtype) if kind in smaller else a
+                        for a, b, kind in zip(less, given, kinds, strict=True)], seed)
     found = run(call, less, seed, device=device)
     what = f"{call} in {name}"
     tolerance = max(TOLERANCES[dtype])
@@ -259,26 +260,30 @@ def _led(arrays: Sequence[Any], lead: Sequence[int], examples: Sequence[Sequence
     return [np.stack([e[i] for e in examples]) if i in lead else a for i, a in enumerate(arrays)]
 
 
-def leading_inputs(call: Call, seed: int) -> tuple[int, ...] | None:
-    """The inputs whose leading axis of 2 examples the result has, too: all, the first, or None."""
-    first = drawn(call, seed)
-    present = tuple(i for i, a in enumerate(first) if a is not None)
-    second = drawn(call, seed + 1)
-    aligned = len({a.ndim for a in first if a is not None}) == 1
-    for lead in dict.fromkeys((present, present[:1]) if aligned else (present[:1],)):
-        other = [second[i] if i in lead else a for i, a in enumerate(first)]
-        wanted = [run(call, a, seed) for a in (first, other)]
-        found = run(call, _led(first, lead, [first, other]), seed)
-        if any(o.error is not None for o in (found, *wanted)):
-            continue
-        each = [np.stack(pair) for pair in zip(*[o.values for o in wanted], strict=True)] if len(
-            {tuple(v.shape for v in o.values) for o in wanted}) == 1 else []
-        try:
-            compare("", Outcome(found.values), Outcome(each))
-        except CheckError:
-            continue
-        return lead
-    return None
+def leading_inputs(call: Call, seed: int) -> list[tuple[int, ...]]:
+    """Which inputs may have a leading axis of examples, that the result then has: all, or one."""
+    given = drawn(call, seed)
+    present = tuple(i for i, a in enumerate(given) if a is not None)
+    if len({given[i].ndim for i in present}) == 1 and _leads(call, present, seed):
+        return [present]
+    return [(i,) for i in present if len(present) > 1 and _leads(call, (i,), seed)]
+
+
+def _leads(call: Call, lead: tuple[int, ...], seed: int) -> bool:
+    """Whether two examples in the inputs of `lead` give the two results."""
+    first, second = drawn(call, seed), drawn(call, seed + 1)
+    other = [second[i] if i in lead else a for i, a in enumerate(first)]
+    wanted = [run(call, a, seed) for a in (first, other)]
+    found = run(call, _led(first, lead, [first, other]), seed)
+    if any(o.error is not None for o in (found, *wanted)) or len(
+            {tuple(v.shape for v in o.values) for o in wanted}) != 1:
+        return False
+    try:
+        compare("", Outcome(found.values), Outcome(
+            [np.stack(pair) for pair in zip(*[o.values for o in wanted], strict=True)]))
+    except CheckError:
+        return False
+    return True
 
 
 # of one input, and of the others
@@ -292,10 +297,14 @@ def leading(call: Call, seed: int, device: str) -> None:
 
     The reference has as many examples in each input. Of none there is a result of size 0.
     """
-    lead = leading_inputs(call, seed)
-    if lead is None:
+    found = leading_inputs(call, seed)
+    if not found:
         _first_row(call, seed, device)
-        return
+    for lead in found:
+        _leading(call, lead, seed, device)
+
+
+def _leading(call: Call, lead: Sequence[int], seed: int, device: str) -> None:
     examples = [drawn(call, seed), drawn(call, seed + 1)]
     for own, others in _LEADS:
         alike = own == others
