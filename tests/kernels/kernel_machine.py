@@ -16,7 +16,8 @@ import numpy as np
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:exitcode=71",
     "UBSAN_OPTIONS": "print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:detect_deadlocks=0",
+    # No second at the end for threads that run: none has work by then.
+    "TSAN_OPTIONS": "halt_on_error=1:exitcode=66:detect_deadlocks=0:atexit_sleep_ms=0",
 }
 
 

@@ -5,11 +5,13 @@
 // with atomics (atomics.h), the start and the end of the launch. All else that happens here is
 // hidden from it, or the locks of this machine would order what the kernel leaves unordered. In
 // particular shuffles and votes order nothing, as in CUDA.
+#include <semaphore.h>
 #include <stdarg.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -90,14 +92,19 @@ typedef char Tokens[2];
 struct Running {
   Block block;
   std::mutex lock;
-  std::condition_variable changed;
+  std::vector<std::condition_variable> released;  // of each thread
   std::vector<char> shared;
   Tokens block_tokens = {};
   std::vector<Tokens> warp_tokens;  // of each thread
 
   Running(unsigned threads, std::size_t shared_bytes)
-      : shared(shared_bytes, '\xff'), warp_tokens(threads) {
+      : released(threads), shared(shared_bytes, '\xff'), warp_tokens(threads) {
     block.reset(threads);
+  }
+
+  // The lock is held.
+  void wake() {
+    for (unsigned thread : block.released) released[thread].notify_one();
   }
 };
 
@@ -110,8 +117,8 @@ void meet(Come come) {
   Hidden hidden;
   std::unique_lock<std::mutex> hold(current->lock);
   come();
-  if (!current->block.released.empty()) current->changed.notify_all();
-  current->changed.wait(
+  current->wake();
+  current->released[self].wait(
       hold, [] { return current->block[self].state == Waiter::running; });
 }
 
@@ -125,18 +132,66 @@ void run_thread(const Launch &launch, unsigned copy, unsigned block, unsigned th
   Hidden hidden;
   std::lock_guard<std::mutex> hold(current->lock);
   current->block.end(self);
-  current->changed.notify_all();
+  current->wake();
 }
+
+// An OS thread that runs one CUDA thread of each block of a copy: ThreadSanitizer takes a
+// millisecond to start one. Its semaphores order memory as its start and its end would: the blocks
+// of one copy run one after the other in any case.
+struct Worker {
+  const Launch *launch;
+  Running *running;
+  unsigned copy, block, thread;
+  sem_t begin, *ended;
+
+  explicit Worker(sem_t *ended) : ended(ended) {
+    sem_init(&begin, 0, 0);
+    std::thread([this] {
+      for (;;) {
+        wait(&begin);
+        block_phase = warp_phase = 0;
+        run_thread(*launch, copy, block, thread, running);
+        sem_post(this->ended);
+      }
+    }).detach();
+  }
+
+  static void wait(sem_t *semaphore) {
+    while (sem_wait(semaphore)) {
+    }
+  }
+};
+
+// Of one copy. It stays until the process ends, because its threads do.
+struct Workers {
+  sem_t ended;
+  std::deque<Worker> all;  // none of them moves
+
+  Workers() { sem_init(&ended, 0, 0); }
+
+  void run(const Launch &launch, unsigned copy, unsigned block,
+           const std::vector<unsigned> &threads) {
+    Running running(launch.threads(), launch.shared_bytes);
+    while (all.size() < threads.size()) all.emplace_back(&ended);
+    for (std::size_t at = 0; at < threads.size(); ++at) {
+      Worker &worker = all[at];
+      worker.launch = &launch;
+      worker.running = &running;
+      worker.copy = copy;
+      worker.block = block;
+      worker.thread = threads[at];
+      sem_post(&worker.begin);
+    }
+    for (std::size_t at = 0; at < threads.size(); ++at) Worker::wait(&ended);
+  }
+};
+
+Workers *const workers = new Workers[copies];
 
 void run_blocks(const Launch &launch, unsigned copy, const std::vector<unsigned> &blocks) {
   std::mt19937_64 random(launch.schedule + copy);
-  for (std::size_t at = copy; at < blocks.size(); at += copies) {
-    Running running(launch.threads(), launch.shared_bytes);
-    std::vector<std::thread> threads;
-    for (unsigned thread : launch.order(launch.threads(), random))
-      threads.emplace_back(run_thread, std::cref(launch), copy, blocks[at], thread, &running);
-    for (std::thread &thread : threads) thread.join();
-  }
+  for (std::size_t at = copy; at < blocks.size(); at += copies)
+    workers[copy].run(launch, copy, blocks[at], launch.order(launch.threads(), random));
 }
 
 }  // namespace
