@@ -175,14 +175,15 @@ def _remove(path: Path) -> None:
             os.close(held)
 
 
-def made(path: Path, make: Callable[[Path], Path]) -> Path:
-    """`path`: what `make` makes in the folder that it is given, if it is not there yet."""
-    if path.exists():
+def made(path: Path, make: Callable[[Path], Path],
+         is_whole: Callable[[Path], bool] = Path.exists) -> Path:
+    """`path`: what `make` makes in the folder that it is given, unless a whole one is there."""
+    if is_whole(path):
         with contextlib.suppress(OSError):  # a cache may be one that is only read
             os.utime(path)  # so that `clear` leaves it
         return path
     with locked(path) as folder:
-        if not path.exists():
+        if not is_whole(path):
             make(folder).rename(path)  # atomic: nothing incomplete is found there
     return path
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
+import kernel_cache
 import numpy as np
 import pytest
 from kernel_host import HostExecutor, Toolchain
@@ -32,19 +34,21 @@ def compiling(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-def toolchain(request: pytest.FixtureRequest) -> Toolchain:
-    """g++ and the folder of what it built, kept between runs in pytest's cache."""
-    cache = request.config.cache
-    assert cache is not None
-    return Toolchain(cache.mkdir("gtensor-kernels"))
+def kept_in() -> Path:
+    """The folder of what compilers made, before and now."""
+    return kernel_cache.folder()
 
 
 @pytest.fixture(scope="session")
-def compiler(request: pytest.FixtureRequest) -> Iterator[Compiler]:
-    """NVRTC and the folder of what it compiled, kept between runs in pytest's cache."""
-    cache = request.config.cache
-    assert cache is not None
-    compiler = Compiler(cache.mkdir("gtensor-programs"))
+def toolchain(kept_in: Path) -> Toolchain:
+    """g++ and what it built."""
+    return Toolchain(kept_in)
+
+
+@pytest.fixture(scope="session")
+def compiler(kept_in: Path) -> Iterator[Compiler]:
+    """NVRTC and what it compiled."""
+    compiler = Compiler(kept_in)
     yield compiler
     compiler.close()
 

@@ -75,9 +75,12 @@ def multi_text(build: Build = FIBERS) -> str:
 
 
 def machine_text(text: str, names: list[str], build: Build = FIBERS) -> str:
-    """A CUDA text for a machine, with the kernels of these name expressions registered."""
+    """A CUDA text for a machine, with the kernels of these name expressions registered.
+
+    The toolchain includes server.h before it.
+    """
     text = host_text(text)
-    parts = ['#include "server.h"']
+    parts = []
     for copy in range(build.copies):
         parts += [f"namespace gt_copy_{copy} {{", '#line 1 "text"', text, '#line 1 "registrations"']
         parts += [f"HOSTCUDA_SERVE({index}, {copy}, {name});" for index, name in enumerate(names)]

@@ -1,11 +1,10 @@
 """NVRTC without a GPU or a driver: PTX, CUBIN and what ptxas says, for any architecture.
 
-`Compiler` keeps what it compiled between runs: ptxas takes seconds for each file and architecture.
+`Compiler` keeps what it compiled: ptxas takes seconds for each file and architecture.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 import re
@@ -14,13 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernel_cache import content, kept
+
 from gtensor.backend import kernels
-from gtensor.hostcuda.build import headers, made
+from gtensor.hostcuda.build import headers
+from gtensor.hostcuda.kernels import toolchain
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 
-# What CuPy's RawModule adds to the options that it is given.
-CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
+# CuPy's RawModule adds the second line to the options that it is given.
+OPTIONS = (*kernels.OPTIONS,
+           "-ftz=true", "--device-as-default-execution-space",
+           "--ptxas-options=-v")
 
 _USAGE = re.compile(
     r"Compiling entry function '(?P<function>\w+)'.*?"
@@ -67,20 +71,20 @@ class Program:
 
 
 def compile_text(
-    text: str, names: list[str], architecture: int, include: tuple[Path, ...] = ()
+    text: str, names: list[str], architecture: int, with_cupy: bool = False
 ) -> Program:
     """Compile `names` (name expressions) of a text for sm_<architecture>, with CuPy's options.
+
+    Args:
+        with_cupy: the text may include CuPy's headers, which must be installed.
 
     Raises:
         CompileError: with the log.
     """
     from cuda.bindings import nvrtc
 
-    folders = (headers(), *include)
-    options = [
-        *kernels.OPTIONS, *CUPY_OPTIONS, f"-arch=sm_{architecture}", "--ptxas-options=-v",
-        *(f"-I{folder}" for folder in folders),
-    ]
+    folders = (headers(), *([toolchain.cupy_include()] if with_cupy else []))
+    options = [*OPTIONS, f"-arch=sm_{architecture}", *(f"-I{folder}" for folder in folders)]
     program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernels.cu", 0, [], []))
     try:
         for name in names:
@@ -101,15 +105,16 @@ def compile_text(
 
 
 class Compiler:
-    """Programs compiled by threads of its own, each once, and kept in a folder between runs."""
+    """Programs compiled by threads of its own, each once, and kept in a folder."""
 
     def __init__(self, folder: Path) -> None:
         from cuda.bindings import nvrtc
 
         self.folder = folder
-        self.version = nvrtc.nvrtcVersion()[1:]
+        # The headers of CuPy and CUDA have the versions of their packages.
+        self.versions = nvrtc.nvrtcVersion()[1:], toolchain.versions()
         self._pool = ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4))
-        self._programs: dict[str, Future[Program]] = {}
+        self._programs: dict[object, Future[Program]] = {}
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -126,25 +131,28 @@ class Compiler:
                  for ctype in ctypes]
         return self.later(kernels.source(file), names, architecture)
 
-    def later(self, text: str, names: list[str], architecture: int) -> Future[Program]:
-        """As `compile_text`, in a thread."""
-        asked = (self.version, str(headers()), kernels.OPTIONS, CUPY_OPTIONS, text, names,
-                 architecture)
-        key = hashlib.sha256(repr(asked).encode()).hexdigest()[:24]
-        if key not in self._programs:
-            self._programs[key] = self._pool.submit(
-                self._kept, self.folder / f"{key}.program", text, names, architecture
-            )
-        return self._programs[key]
+    def text(self, *asked: Any) -> Program:
+        """As `compile_text`, kept."""
+        return self.later(*asked).result()
 
-    def _kept(self, path: Path, text: str, names: list[str], architecture: int) -> Program:
-        def make(folder: Path) -> Path:
-            program = compile_text(text, names, architecture)
-            kept = folder / "program"
-            kept.write_bytes(pickle.dumps((program.ptx, program.cubin, program.log)))
-            return kept
+    def later(
+        self, text: str, names: list[str], architecture: int, with_cupy: bool = False
+    ) -> Future[Program]:
+        """As `text`, in a thread."""
+        asked = text, tuple(names), architecture, with_cupy
+        if asked not in self._programs:
+            self._programs[asked] = self._pool.submit(self._kept, *asked)
+        return self._programs[asked]
 
-        return Program(*pickle.loads(made(path, make).read_bytes()))
+    def _kept(self, *asked: Any) -> Program:
+        def make(room: Path) -> Path:
+            program = compile_text(*asked)
+            made = room / "program"
+            made.write_bytes(pickle.dumps((program.ptx, program.cubin, program.log)))
+            return made
+
+        entry = kept(self.folder, ("ptx, cubin, log", self.versions, OPTIONS, asked), make)
+        return Program(*pickle.loads(content(entry)))
 
 
 def _checked(result: tuple[Any, ...]) -> Any:

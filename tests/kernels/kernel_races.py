@@ -7,6 +7,7 @@ nothing orders the two accesses, whatever they do.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import warnings
@@ -65,6 +66,7 @@ class Recorder:
             (MULTI, str(KERNELS.index(kernel))), (blocks(),), (kernels.BLOCK,), SIZE))
 
 
+@functools.cache
 def launches(case: Case) -> list[Launched]:
     """What a case launches; nothing is computed or compared."""
     recorder = Recorder()

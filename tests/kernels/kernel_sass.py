@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
 import subprocess
-import tempfile
+import zlib
 from pathlib import Path
 
+from kernel_cache import content, kept
+
+PACKAGES = ("nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm")
 _FUNCTION = re.compile(r"^\s*Function : (\w+)$", re.MULTILINE)
 _WIDE = re.compile(r"\b(?P<name>LDG|STG)(?:\.\w+)*\.(?:128|256)\b")
 
@@ -26,23 +30,29 @@ def tools() -> Path:
                 return tool.parent
     raise FileNotFoundError(
         "no cuobjdump and nvdisasm in an installed nvidia package; wanted the pip packages "
-        "nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm (they are in gtensor[test])"
+        f"{' and '.join(PACKAGES)} (they are in gtensor[test])"
     )
 
 
-def disassembled(cubin: bytes) -> dict[str, str]:
-    """The machine code of each kernel of a cubin, by its mangled name."""
+def disassembled(cubin: bytes, place: Path) -> dict[str, str]:
+    """The machine code of each kernel of a cubin, by its mangled name; kept in a folder."""
     folder = tools()
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch, "kernels.cubin")
+    versions = [importlib.metadata.version(package) for package in PACKAGES]
+
+    def make(room: Path) -> Path:
+        path, made = room / "kernels.cubin", room / "made"
         path.write_bytes(cubin)
         result = subprocess.run(
             [str(folder / "cuobjdump"), "--dump-sass", str(path)], capture_output=True, text=True,
             env=os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"},
         )
-    if result.returncode:
-        raise RuntimeError(f"cuobjdump refuses a cubin: {result.stderr or result.stdout}")
-    _, *parts = _FUNCTION.split(result.stdout)
+        if result.returncode:
+            raise RuntimeError(f"cuobjdump refuses a cubin: {result.stderr or result.stdout}")
+        made.write_bytes(zlib.compress(result.stdout.encode()))
+        return made
+
+    entry = kept(place, ("--dump-sass, zlib", versions, cubin), make)
+    _, *parts = _FUNCTION.split(zlib.decompress(content(entry)).decode())
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 

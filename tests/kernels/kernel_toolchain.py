@@ -7,18 +7,20 @@ the one of threads, and the server of launches, are in host/.
 from __future__ import annotations
 
 import hashlib
-import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from kernel_cache import kept
 from kernel_text import HOST
 
-from gtensor.hostcuda.build import compiler, headers, made
+from gtensor.hostcuda.build import Arguments, compiler, headers, run
 from gtensor.hostcuda.kernels import toolchain
 
 FLAGS = ("-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function",
          "-Wno-unknown-pragmas", "-fno-omit-frame-pointer", "-DHOSTCUDA_ALL_COME")
+LIBRARY = ("-std=c++17", "-Wall", "-Werror", "-shared", "-fPIC")
 
 
 @dataclass(frozen=True)
@@ -38,43 +40,69 @@ THREADS = Build(HOST / "threads.cpp", ("-fsanitize=thread", "-pthread", "-DHOSTC
 """ThreadSanitizer; threads, and two blocks, run at the same time."""
 
 
+def sources() -> list[Path]:
+    """Our own files that go into what is compiled, beside its text; by name, wherever they lie."""
+    found = [*HOST.iterdir(), *toolchain.FIBERS.iterdir(),
+             toolchain.PACKAGE / "native" / "kernel_abi.h"]
+    return sorted((path for path in found if path.is_file()), key=lambda path: path.name)
+
+
 class Toolchain:
-    """Compiles CUDA text to executables, kept in a folder under a hash of what goes into them."""
+    """Compiles CUDA text to executables, kept in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.compiler = compiler()
-        sources = b"".join(path.read_bytes() for path in sorted(HOST.iterdir()))
-        self.key = toolchain.key().encode() + sources + " ".join(FLAGS).encode()
+        compiler()  # raises where there is none
+        self.key = hashlib.sha256(toolchain.versions().encode())
+        for path in sources():
+            self.key.update(path.name.encode() + path.read_bytes())
 
     def executable(self, text: str, build: Build = FIBERS) -> Path:
         """The executable for a text that already holds its registrations."""
-        def make(folder: Path) -> Path:
-            unit = folder / "text.cpp"
+        def make(room: Path) -> Path:
+            unit = room / "text.cpp"
             unit.write_text(text, encoding="utf-8")
-            return self._compile([str(unit), *map(str, self.machine(build))], build, folder)
+            return self._compile(room, build, ("-include", self._prelude(build), unit,
+                                               *self.machine(build)))
 
-        return made(self._path(text.encode(), build, "exe"), make)
+        return self._kept((text, *_flags(build)), make)
 
     def machine(self, build: Build = FIBERS) -> list[Path]:
         """The object files of a machine."""
-        sources = (HOST / "server.cpp", toolchain.FIBERS / "block.cpp", build.machine)
-        return [made(self._path(source.name.encode(), build, "o"),
-                     partial(self._compile, ["-c", str(source)], build)) for source in sources]
+        return [self._kept((source.name, *_flags(build)),
+                           partial(self._compile, build=build, arguments=("-c", source)))
+                for source in (HOST / "server.cpp", toolchain.FIBERS / "block.cpp", build.machine)]
 
-    def _path(self, text: bytes, build: Build, suffix: str) -> Path:
-        digest = hashlib.sha256(self.key + repr(build).encode() + text).hexdigest()
-        return self.folder / f"{digest[:24]}.{suffix}"
+    def library(self, source: Path) -> Path:
+        """The shared library of one source file."""
+        return self._kept((source.name, *LIBRARY), partial(self._run, arguments=(*LIBRARY, source)))
 
-    def _compile(self, arguments: list[str], build: Build, folder: Path) -> Path:
-        path = folder / "made"
-        command = [self.compiler, *FLAGS, *build.flags, "-I", str(HOST),
-                   "-I", str(toolchain.FIBERS), "-isystem", str(headers()),
-                   *arguments, "-o", str(path)]
-        result = subprocess.run(command, capture_output=True, text=True)
+    def _prelude(self, build: Build) -> Path:
+        """What every text includes first: g++ appends .gch, and finds server.h precompiled."""
+        def make(room: Path) -> Path:
+            header = room / "prelude.h"
+            header.write_text('#include "server.h"\n')
+            return self._compile(room, build, ("-x", "c++-header", header))
+
+        return self._kept(("prelude", *_flags(build)), make, ".gch").with_suffix("")
+
+    def _kept(self, depends_on: object, make: Callable[[Path], Path], suffix: str = "") -> Path:
+        return kept(self.folder, (self.key.hexdigest(), depends_on), make, suffix)
+
+    def _compile(self, room: Path, build: Build, arguments: Arguments) -> Path:
+        return self._run(room, (*_flags(build), "-I", HOST, "-I", toolchain.FIBERS,
+                                "-isystem", headers(), *arguments))
+
+    def _run(self, room: Path, arguments: Arguments) -> Path:
+        path = room / "made"
+        result = run([*arguments, "-o", path])
         if result.returncode:
             raise RuntimeError(
                 "g++ refuses a kernel (it wants its libasan, libubsan and libtsan, too):\n"
                 + result.stderr[:6000]
             )
         return path
+
+
+def _flags(build: Build) -> tuple[str, ...]:
+    return (*FLAGS, *build.flags)

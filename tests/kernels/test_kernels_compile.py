@@ -8,22 +8,21 @@ pairs are `slow`.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import pkgutil
 import re
-from pathlib import Path
 from typing import Any
 
 import cases_elementwise
 import pytest
 from cases_multi_tensor import kernel_names, kernels_text
-from kernel_nvrtc import ARCHITECTURES, CompileError, Compiler, Program, compile_text
+from kernel_nvrtc import ARCHITECTURES, CompileError, Compiler, Program
 from kernel_text import HOST, element_name, elementwise_text
 
 import gtensor
 from gtensor.backend import kernels
 from gtensor.backend.kernels import Elementwise
 from gtensor.engine.op import registry
+from gtensor.hostcuda.kernels import toolchain
 from gtensor.ops.build.formula import static_of
 from gtensor.ops.norms.batch_norm_paths import CHIP_BLOCK
 from gtensor.testing.cases import samples_of
@@ -85,7 +84,7 @@ def test_elementwise_bodies_compile(dtype: str, architecture: int, compiler: Com
     ))
     text = (HOST / "elementwise_half.h").read_text() + elementwise_text(BODIES)
     # CUDA's sin and cos keep 40 bytes there, for arguments that are huge.
-    check(compiler.later(text, names, architecture).result(), len(names), stack_bytes=40)
+    check(compiler.text(text, names, architecture), len(names), stack_bytes=40)
 
 
 @pytest.mark.parametrize(("dtype", "architecture"), instances((75, 90, 120)))
@@ -95,28 +94,26 @@ def test_kernels_over_many_tensors_compile(
     """The table stays among the arguments: a copy of it would be a stack frame."""
     text = kernels.inline_includes(kernels_text(), "multi_tensor")
     names = kernel_names(kernels.C_TYPES[dtype])
-    check(compiler.later(text, names, architecture).result(), len(names))
+    check(compiler.text(text, names, architecture), len(names))
 
 
-def test_elementwise_bodies_compile_with_cupys_half_classes() -> None:
+def test_elementwise_bodies_compile_with_cupys_half_classes(compiler: Compiler) -> None:
     """The stand-ins of elementwise_half.h convert as CuPy's classes do: where CuPy is, ask it."""
-    spec = importlib.util.find_spec("cupy")
-    if spec is None or spec.origin is None:
+    if toolchain.cupy_include() is None:
         pytest.skip("CuPy is not installed; its half classes are compared only where it is")
-    include = Path(spec.origin).parent / "_core" / "include"
     names = [element_name(index, body, dtype) for index, body in enumerate(BODIES)
              for dtype in ("float16", "bfloat16")]
     headers = "".join(f"#include <cupy/{name}.cuh>\n" for name in ("carray", "float16", "bfloat16"))
-    compile_text(headers + elementwise_text(BODIES), list(dict.fromkeys(names)), 80, (include,))
+    compiler.text(headers + elementwise_text(BODIES), list(dict.fromkeys(names)), 80, True)
 
 
-def test_a_faulty_kernel_is_refused() -> None:
+def test_a_faulty_kernel_is_refused(compiler: Compiler) -> None:
     text = kernels.source("softmax.cu").replace("gt_down<T>(exp", "gt_down<T>(expp", 1)
     with pytest.raises(CompileError, match=r"softmax\.cu\(\d+\): error"):
-        compile_text(text, ["softmax_forward<float>"], 80)
+        compiler.text(text, ["softmax_forward<float>"], 80)
 
 
-def test_local_memory_is_seen() -> None:
+def test_local_memory_is_seen(compiler: Compiler) -> None:
     text = """
     __global__ void histogram(const int *bins, float *counts, int n) {
       float values[64] = {};
@@ -124,7 +121,7 @@ def test_local_memory_is_seen() -> None:
       for (int i = 0; i < 64; ++i) counts[i] = values[i];
     }"""
     with pytest.raises(AssertionError, match="local memory"):
-        check(compile_text(text, ["histogram"], 80), 1)
+        check(compiler.text(text, ["histogram"], 80), 1)
 
 
 def test_activation_codes_are_those_of_the_header() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kernel_host import SCHEDULES, HostMachine, Toolchain, machine_text
-from kernel_nvrtc import compile_text
+from kernel_nvrtc import Compiler
 from kernel_samples import ATOMICS, KERNELS, VECTORS, WARPS
 from kernel_toolchain import FIBERS, THREADS
 
@@ -47,8 +47,8 @@ def build(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("architecture", [75, 120])
 @pytest.mark.parametrize("text", KERNELS, ids=["warps", "atomics", "vectors"])
-def test_the_samples_are_cuda(text: str, architecture: int) -> None:
-    assert compile_text(text, KERNELS[text], architecture).warnings == []
+def test_the_samples_are_cuda(text: str, architecture: int, compiler: Compiler) -> None:
+    assert compiler.text(text, KERNELS[text], architecture).warnings == []
 
 
 @pytest.mark.parametrize("width", [32, 8, 1])

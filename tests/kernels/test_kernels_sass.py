@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from kernel_nvrtc import Compiler, compile_text
+from kernel_nvrtc import Compiler
 from kernel_samples import KERNELS, VECTORS
 from kernel_sass import disassembled, wide_accesses
 
@@ -40,37 +42,39 @@ def check(codes: dict[str, str], function: str, wanted: set[str]) -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("file", VECTORIZED)
-def test_vectorized_kernels_are(file: str, architecture: int, compiler: Compiler) -> None:
-    codes = disassembled(compiler.kernel_file(file, ("float",), architecture).cubin)
+def test_vectorized_kernels_are(
+    file: str, architecture: int, compiler: Compiler, kept_in: Path
+) -> None:
+    codes = disassembled(compiler.kernel_file(file, ("float",), architecture).cubin, kept_in)
     for function, wanted in VECTORIZED[file].items():
         assert function in kernels.functions(file)
         check(codes, function, wanted)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_vectorized_text_is_seen(architecture: int) -> None:
-    codes = disassembled(compile_text(VECTORS, KERNELS[VECTORS], architecture).cubin)
+def test_a_vectorized_text_is_seen(architecture: int, compiler: Compiler, kept_in: Path) -> None:
+    codes = disassembled(compiler.text(VECTORS, KERNELS[VECTORS], architecture).cubin, kept_in)
     check(codes, "scale", BOTH)
     check(codes, "pack", {"STG"})
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_scalar_text_is_refused(architecture: int) -> None:
+def test_a_scalar_text_is_refused(architecture: int, compiler: Compiler, kept_in: Path) -> None:
     loads = "float4 four = {x[i], x[i + 1], x[i + 2], x[i + 3]}; (void)"
     text = VECTORS.replace("float4 four =", loads)
     assert text != VECTORS
-    codes = disassembled(compile_text(text, ["scale"], architecture).cubin)
+    codes = disassembled(compiler.text(text, ["scale"], architecture).cubin, kept_in)
     check(codes, "scale", {"STG"})
     with pytest.raises(AssertionError, match="has no 16-byte LDG"):
         check(codes, "scale", BOTH)
 
 
-def test_a_missing_tool_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tool_is_said(monkeypatch: pytest.MonkeyPatch, kept_in: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(FileNotFoundError, match="nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm"):
-        disassembled(b"")
+        disassembled(b"", kept_in)
 
 
-def test_what_is_no_cubin_is_refused() -> None:
+def test_what_is_no_cubin_is_refused(kept_in: Path) -> None:
     with pytest.raises(RuntimeError, match="cuobjdump refuses a cubin"):
-        disassembled(b"no cubin at all")
+        disassembled(b"no cubin at all", kept_in)

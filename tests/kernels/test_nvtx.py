@@ -93,13 +93,9 @@ data 1 batch
 
 
 @pytest.fixture(scope="module")
-def logger(toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def logger(toolchain: Toolchain) -> Path:
     """The tool's library."""
-    path = tmp_path_factory.mktemp("nvtx") / "nvtx_logger.so"
-    source = HOST / "nvtx_logger.cpp"
-    options = ["-std=c++17", "-Wall", "-Werror", "-shared", "-fPIC"]
-    subprocess.run([toolchain.compiler, *options, str(source), "-o", str(path)], check=True)
-    return path
+    return toolchain.library(HOST / "nvtx_logger.cpp")
 
 
 def run(program: str, folder: Path, tool: Path | None, *arguments: str,

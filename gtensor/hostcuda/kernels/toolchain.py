@@ -54,13 +54,18 @@ def _contents(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def versions() -> str:
+    """Of g++, and of the packages whose headers kernels include."""
+    return "\n".join([build.version(), *map(_headers, _PACKAGES)])
+
+
 @functools.cache
 def key() -> str:
     """Changes with the compiler, with the headers, and with this package's sources.
 
     No path is part of it: installations of the same contents share what they compile.
     """
-    digest = hashlib.sha256("\n".join([build.version(), *map(_headers, _PACKAGES)]).encode())
+    digest = hashlib.sha256(versions().encode())
     sources = [PACKAGE / "native" / "kernel_abi.h", *FIBERS.iterdir(),
                *(PACKAGE / "kernels").rglob("*.*")]
     for path in sorted(sources):
