@@ -44,7 +44,8 @@ from gtensor.ops.arrange.embedding import embedding
 from gtensor.ops.arrange.padding import pad
 from gtensor.ops.attention.attention import scaled_dot_product_attention
 from gtensor.ops.attention.rotary import rotary_embedding
-from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.build.arguments import autocast, same_dtype
+from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.conv.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from gtensor.ops.elementwise import exponentials
 from gtensor.ops.linalg.feed_forward import feed_forward
@@ -104,6 +105,14 @@ def normalize(
     Raises TypeError for an input that is not floating.
     """
     same_dtype("normalize", input=input)
+    (input,) = autocast("float32", input)
+    wide = input.to(computed_in(input.dtype))
+    return _normalized(wide, p, dim, eps).to(input.dtype)
+
+
+def _normalized(
+    input: Tensor, p: float, dim: int | tuple[int, ...], eps: float
+) -> Tensor:
     return input / recorded.maximum(vector_norm(input, axis=dim, keepdims=True, ord=p), eps)
 
 
@@ -113,5 +122,8 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     Shapes broadcast; `dim` counts the axes of the common shape. Norms below eps count as eps.
     """
     same_dtype("cosine_similarity", x1=x1, x2=x2)
-    first, second = (normalize(x, dim=dim, eps=eps) for x in broadcast_arrays(x1, x2))
-    return (first * second).sum(axis=dim)
+    x1, x2 = autocast("float32", x1, x2)
+    dtype = x1.dtype
+    pair = (x.to(computed_in(dtype)) for x in (x1, x2))
+    first, second = (_normalized(x, 2.0, dim, eps) for x in broadcast_arrays(*pair))
+    return (first * second).sum(axis=dim).to(dtype)

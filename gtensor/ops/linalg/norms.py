@@ -14,22 +14,32 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, apart, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import expand_dims, linear_tangent
+from gtensor.ops.build.arguments import autocast
 from gtensor.ops.build.batching import (
     Inputs,
     Mapped,
     aligned,
     batch_size,
+    in_dtype,
     spread,
     trailing,
     unchanged,
 )
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.flops import of_input
+from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.elementwise.complex_parts import abs as modulus
 from gtensor.ops.linalg.matrix_products import is_half, matrices
 from gtensor.ops.linalg.singular_values import svdvals
-from gtensor.ops.reduce.reductions import Axis, kept_shape, normalize_axis, reduction_tiles
+from gtensor.ops.reduce.reductions import (
+    Axis,
+    kept_shape,
+    normalize_axis,
+    reduction_tiles,
+    rounded_last,
+    widened,
+)
 from gtensor.ops.reduce.reductions import max as largest
 from gtensor.ops.reduce.reductions import min as smallest
 from gtensor.ops.reduce.reductions import sum as total
@@ -161,10 +171,11 @@ _COMBINE = {inf: np.maximum, -inf: np.minimum}
 
 
 def _norm_cpu(
-    x: Array, *, axis: tuple[int, ...], keepdims: bool, order: float, out: Array | None = None
+    x: Array, *, axis: tuple[int, ...], keepdims: bool, order: float,
+    dtype: np.dtype | None = None, out: Array | None = None
 ) -> Array:
     """Tile by tile: only a tile of powers needs memory beside the output."""
-    dtype = _result(x)
+    dtype = _result(x) if dtype is None else dtype
     if x.size <= settings.tile_elements:
         norms = _root(np, _combined(x, axis, keepdims, order), order)
     else:
@@ -190,16 +201,17 @@ def _combined(part: Array, axis: tuple[int, ...], keepdims: bool, order: float) 
 
 
 def _norm_gpu(
-    x: Array, *, axis: tuple[int, ...], keepdims: bool, order: float, out: Array | None = None
+    x: Array, *, axis: tuple[int, ...], keepdims: bool, order: float,
+    dtype: np.dtype | None = None, out: Array | None = None
 ) -> Array:
     xp = cupy()
     terms = _terms(xp, x.astype(np.float32) if is_half(x.dtype) else x, order)
-    dtype = computed_in(_result(x))
+    dtype = _result(x) if dtype is None else dtype
     if order in _COMBINE:
         sums = (xp.max if order > 0 else xp.min)(terms, axis=axis, keepdims=keepdims)
     else:
-        sums = xp.sum(terms, axis=axis, keepdims=keepdims, dtype=dtype)
-    value = _root(xp, sums, order).astype(_result(x), copy=False)
+        sums = xp.sum(terms, axis=axis, keepdims=keepdims, dtype=computed_in(dtype))
+    value = _root(xp, sums, order).astype(dtype, copy=False)
     return settled(value, out)
 
 
@@ -228,11 +240,24 @@ def _norm_slope(ns: Namespace, x: Array, norm: Array, axis: tuple[int, ...], ord
     return ns.multiply(direction, ns.power(ns.divide(safe_size, safe), order - 1))
 
 
+norm_share = fused(
+    "norm_share", lambda ns, g, x, norm: g * (x / ns.where(ns.equal(norm, 0), 1, norm)),
+    samples=[Sample(s, (normal, normal, apart)) for s in (
+        ((7,),) * 3, ((3, 1), (3, 5), (3, 1)), ((), (), ()))],
+    reference=lambda torch, g, x, norm: g * x / norm,
+    doc="g * x / norm, with broadcasting, 0 where the norm is 0: the gradient of the 2-norm.",
+)
+
+
 def _norm_backward(ns: Namespace, step: Step, g: Array) -> None:
     x, norm = step.saved
     axis, order = step.params["axis"], step.params["order"]
     kept = kept_shape(step.shape(0), axis, True)
     norm, g = ns.reshape(norm, shape=kept), ns.reshape(g, shape=kept)
+    if order == 2 and x.dtype.kind != "c":
+        step.give(0, ns.norm_share(g, x, norm))
+        return
+    x = widened(ns, x)
     slope = _norm_slope(ns, x, norm, axis, order)
     step.give(0, ns.multiply(slope, g, out=slope if slope.ndim else None))  # no NumPy scalar
 
@@ -241,12 +266,14 @@ def _norm_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
     axis, order = params["axis"], params["order"]
-    norm = ns.reshape(out, shape=kept_shape(primals[0].shape, axis, True))
-    slope = _norm_slope(ns, primals[0], norm, axis, order)
+    (x,), (t,) = primals, tangents
+    x, t = widened(ns, x), widened(ns, t)
+    norm = ns.reshape(widened(ns, out), shape=kept_shape(x.shape, axis, True))
+    slope = _norm_slope(ns, x, norm, axis, order)
     if slope.dtype.kind == "c":
         slope = ns.conj(slope)
-    moved = ns.sum(ns.multiply(slope, tangents[0]), axis=axis, keepdims=params["keepdims"])
-    return ns.real(moved) if moved.dtype.kind == "c" else moved
+    moved = ns.sum(ns.multiply(slope, t), axis=axis, keepdims=params["keepdims"])
+    return ns.real(moved) if moved.dtype.kind == "c" else in_dtype(ns, moved, out.dtype)
 
 
 def _torch_norm(
@@ -294,7 +321,7 @@ def vector_norm(
             raise ValueError(f"vector_norm with ord={ord} of a tensor of shape {x.shape}, which "
                              f"has no elements over axis {axis}; wanted at least one")
         order = 1.0  # the largest of no sizes is 0, as their sum
-    return vector_norm_op(x, axis=axes, keepdims=keepdims, order=order)
+    return rounded_last(vector_norm_op, x, axis=axes, keepdims=keepdims, order=order)
 
 
 # -- weight normalization --------------------------------------------------------------------------
@@ -377,17 +404,20 @@ def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | str | None
     x = matrices(x, "matrix_norm")
     if ord in ("fro", None):
         return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
-    if ord == "nuc":
-        values = total(svdvals(x), axis=-1)
-    elif ord in (2, -2):
-        values = _extreme(svdvals(x), ord)
+    (x,) = autocast("float32", x)
+    work = np.dtype(np.float32) if is_half(x.dtype) else None  # sums are rounded last
+    if ord in ("nuc", 2, -2):
+        values = svdvals(x if work is None else x.astype(work))
+        values = total(values, axis=-1) if ord == "nuc" else _extreme(values, ord)
     elif ord in (1, -1):
-        values = _extreme(total(modulus(x), axis=-2), ord)
+        values = _extreme(total(modulus(x), axis=-2, dtype=work), ord)
     elif ord in (inf, -inf):
-        values = _extreme(total(modulus(x), axis=-1), ord)
+        values = _extreme(total(modulus(x), axis=-1, dtype=work), ord)
     else:
         raise ValueError(f"matrix_norm was given ord={ord!r}; wanted 'fro', 'nuc', 1, -1, 2, -2, "
                          "inf or -inf")
+    if work is not None:
+        values = values.astype(x.dtype)
     return expand_dims(expand_dims(values, -1), -1) if keepdims else values
 
 

@@ -18,7 +18,8 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Draw, Sample, below, binary, distinct, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent, lone
-from gtensor.ops.build.batching import unchanged
+from gtensor.ops.build.arguments import autocast
+from gtensor.ops.build.batching import in_dtype, unchanged
 from gtensor.ops.build.cpu_tiles import SMALL, computed_in
 from gtensor.ops.build.flops import of_input
 from gtensor.ops.build.path_builders import settled, tiled, tiles
@@ -109,6 +110,25 @@ def accumulator(dtype: np.dtype) -> np.dtype | None:
     if dtype.kind in "biu" and dtype.itemsize < 8:
         return np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
     return None
+
+
+def widened(ns: Namespace, x: Array) -> Array:
+    """x in the dtype that its sums and statistics are computed in."""
+    return in_dtype(ns, x, computed_in(x.dtype))
+
+
+def rounded_last(reduction: Op, x: Tensor, **params: Any) -> Tensor:
+    """The reduction of x. That of a half type is one into float32, and then a cast.
+
+    So the gradient is computed from a result in float32: one of half precision has lost digits,
+    and may be 0 or infinite.
+    """
+    if reduction.autocast is not None:
+        (x,) = autocast(reduction.autocast, x)
+    work = computed_in(x.dtype)
+    if work == x.dtype:
+        return reduction(x, **params)
+    return reduction(x, dtype=work, **params).astype(x.dtype)
 
 
 def reduction_samples(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, apart, normal
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.batching import trailing, unchanged
+from gtensor.ops.build.batching import in_dtype, trailing, unchanged
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size
 from gtensor.ops.build.flops import of_input
 from gtensor.ops.build.fused import fused, kernel_path
@@ -25,12 +26,14 @@ from gtensor.ops.reduce.reductions import (
     reduced,
     reduction_samples,
     reduction_tiles,
+    rounded_last,
     torch_reduction,
+    widened,
 )
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Params
+    from gtensor.backend.typing import Array, DTypeLike, Params
     from gtensor.engine.typing import Namespace, Step, Values
 
 __all__ = ["logsumexp", "std", "var"]
@@ -46,7 +49,8 @@ def _real(x: Tensor, name: str) -> None:
 
 
 def _settled(
-    total: Array, x: Array, axis: tuple[int, ...], keepdims: bool, out: Array | None
+    total: Array, x: Array, axis: tuple[int, ...], keepdims: bool, out: Array | None,
+    dtype: DTypeLike | None = None,
 ) -> Array:
     """The result that was made with the reduced axes kept: in its shape and dtype, or in `out`."""
     if not keepdims:
@@ -54,7 +58,7 @@ def _settled(
     if out is not None:
         out[...] = total
         return out
-    return total if total.dtype == x.dtype else total.astype(x.dtype)
+    return total.astype(x.dtype if dtype is None else dtype, copy=False)
 
 
 def _sum_of(function: np.ufunc, x: Array, center: Array, axis: tuple[int, ...]) -> Array:
@@ -92,35 +96,43 @@ def _variance(x: Array, axis: tuple[int, ...], correction: float) -> tuple[Array
 
 def _var_cpu(
     x: Array, *, axis: tuple[int, ...], correction: float, keepdims: bool = False,
-    out: Array | None = None
+    dtype: DTypeLike | None = None, out: Array | None = None
 ) -> tuple[Array, Array]:
     value, mean = _variance(x, axis, correction)
-    return _settled(value, x, axis, keepdims, out), mean
+    return _settled(value, x, axis, keepdims, out, dtype), mean
 
 
 def _std_cpu(
     x: Array, *, axis: tuple[int, ...], correction: float, keepdims: bool = False,
-    out: Array | None = None
+    dtype: DTypeLike | None = None, out: Array | None = None
 ) -> tuple[Array, Array]:
     value, mean = _variance(x, axis, correction)
-    return _settled(np.sqrt(value, value), x, axis, keepdims, out), mean
+    return _settled(np.sqrt(value, value), x, axis, keepdims, out, dtype), mean
 
 
-def _var_gpu(
-    x: Array, *, axis: tuple[int, ...], correction: float, keepdims: bool = False,
-    out: Array | None = None
+@cache
+def _squares(root: bool) -> Any:
+    """The sum of squared deviations times `scale`, or its root.
+
+    CuPy's own `var` takes the mean of a half type in that type, whatever `dtype` it is given.
+    """
+    result = "sqrt(a * scale)" if root else "a * scale"
+    return cupy().ReductionKernel(
+        "T x, M mean, M scale", "M y",
+        "(static_cast<M>(x) - mean) * (static_cast<M>(x) - mean)", "a + b", f"y = {result}", "0",
+        "gt_std" if root else "gt_var")
+
+
+def _deviation_gpu(
+    root: bool, x: Array, *, axis: tuple[int, ...], correction: float, keepdims: bool = False,
+    dtype: DTypeLike | None = None, out: Array | None = None
 ) -> tuple[Array, Array]:
-    wide = {"axis": axis, "dtype": computed_in(x.dtype), "keepdims": True}
-    count = reduced(x.shape, axis)
-    freedom = max(0.0, count - correction)
-    scale = count / freedom if freedom else np.inf
-    return (_settled(cupy().var(x, **wide) * scale, x, axis, keepdims, out),
-            cupy().mean(x, **wide))
-
-
-def _std_gpu(x: Array, *, out: Array | None = None, **params: Any) -> tuple[Array, Array]:
-    value, mean = _var_gpu(x, out=out, **params)
-    return cupy().sqrt(value, out=value), mean
+    work = computed_in(x.dtype)
+    mean = cupy().mean(x, axis=axis, dtype=work, keepdims=True)
+    freedom = reduced(x.shape, axis) - correction
+    scale = work.type(1 / freedom if freedom > 0 else np.inf)
+    value = _squares(root)(x, mean, scale, axis=axis, keepdims=True)
+    return _settled(value, x, axis, keepdims, out, dtype), mean
 
 
 scaled_deviation = fused(
@@ -147,50 +159,56 @@ std_scale = fused(
 )
 
 
-def _center(
-    ns: Namespace, x: Array, mean: Array, axis: tuple[int, ...]
-) -> Array | Tensor:
-    """The mean over `axis`, kept: the saved one, but in a graph it is a function of x."""
-    return ns.mean(x, axis=axis, keepdims=True) if ns is recorded else mean
+def _centered(ns: Namespace, x: Array, mean: Array, axis: tuple[int, ...]) -> tuple[Any, Any]:
+    """x and its mean over `axis`, kept: the saved one, but in a graph it is a function of x."""
+    if ns is recorded:
+        x = widened(ns, x)
+        return x, ns.mean(x, axis=axis, keepdims=True)
+    return x, mean
 
 
 def _freedom(shape: tuple[int, ...], params: Params) -> float:
     return max(0.0, reduced(shape, params["axis"]) - params["correction"])
 
 
+def _moved(ns: Namespace, x: Array, t: Array, params: Params) -> Array:
+    """The sum of t * (x - mean)."""
+    axis = params["axis"]
+    x, t = widened(ns, x), widened(ns, t)
+    moved = ns.scaled_deviation(t, x, ns.mean(x, axis=axis, keepdims=True))
+    return ns.sum(moved, axis=axis, keepdims=params["keepdims"])
+
+
 def _var_backward(ns: Namespace, step: Step, g: Array) -> None:
     x, mean = step.saved
     axis = step.params["axis"]
     freedom = _freedom(x.shape, step.params)
-    g = ns.multiply(g, 2 / freedom if freedom else float("inf"))
+    g = ns.multiply(widened(ns, g), 2 / freedom if freedom else float("inf"))
     g = ns.reshape(g, shape=kept_shape(x.shape, axis, True))
-    step.give(0, ns.scaled_deviation(g, x, _center(ns, x, mean, axis)))
+    step.give(0, ns.scaled_deviation(g, *_centered(ns, x, mean, axis)))
 
 
 def _var_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
-    x, axis = primals[0], params["axis"]
-    moved = ns.scaled_deviation(tangents[0], x, ns.mean(x, axis=axis, keepdims=True))
-    total = ns.sum(moved, axis=axis, keepdims=params["keepdims"])
-    return ns.multiply(total, 2 / _freedom(x.shape, params))
+    total = _moved(ns, primals[0], tangents[0], params)
+    return in_dtype(ns, ns.multiply(total, 2 / _freedom(primals[0].shape, params)), out.dtype)
 
 
 def _std_backward(ns: Namespace, step: Step, g: Array) -> None:
     x, y, mean = step.saved
     axis = step.params["axis"]
-    g = ns.std_scale(g, y, freedom=_freedom(x.shape, step.params))
+    g = ns.std_scale(widened(ns, g), widened(ns, y), freedom=_freedom(x.shape, step.params))
     g = ns.reshape(g, shape=kept_shape(x.shape, axis, True))
-    step.give(0, ns.scaled_deviation(g, x, _center(ns, x, mean, axis)))
+    step.give(0, ns.scaled_deviation(g, *_centered(ns, x, mean, axis)))
 
 
 def _std_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
-    x, axis = primals[0], params["axis"]
-    moved = ns.scaled_deviation(tangents[0], x, ns.mean(x, axis=axis, keepdims=True))
-    total = ns.sum(moved, axis=axis, keepdims=params["keepdims"])
-    return ns.std_scale(total, out, freedom=_freedom(x.shape, params))
+    total = _moved(ns, primals[0], tangents[0], params)
+    freedom = _freedom(primals[0].shape, params)
+    return in_dtype(ns, ns.std_scale(total, widened(ns, out), freedom=freedom), out.dtype)
 
 
 def _corrected(correction: float) -> list[Sample]:
@@ -205,7 +223,8 @@ def _torch_corrected(name: str) -> Any:
 
 _var = op(
     "var", flops=of_input,
-    cpu=_var_cpu, gpu=_var_gpu, floating=True, saves={"x": "x mean"}, extras="mean",
+    cpu=_var_cpu, gpu=partial(_deviation_gpu, False), floating=True, extras="mean",
+    saves={"x": "x mean"},
     backward=_var_backward, tangent=_var_tangent, batch=unchanged,
     samples=[*_corrected(0), *_corrected(1.5),
              Sample(((),), normal, {"axis": (), "correction": 0, "keepdims": False})],
@@ -215,7 +234,8 @@ _var = op(
 
 _std = op(
     "std", flops=of_input,
-    cpu=_std_cpu, gpu=_std_gpu, floating=True, saves={"x": "x out mean"}, extras="mean",
+    cpu=_std_cpu, gpu=partial(_deviation_gpu, True), floating=True, extras="mean",
+    saves={"x": "x out mean"},
     backward=_std_backward, tangent=_std_tangent, batch=unchanged,
     samples=[*_corrected(0), *_corrected(1)], reference=_torch_corrected("std"),
 )
@@ -230,8 +250,8 @@ def var(
     elements. Raises TypeError for complex input.
     """
     _real(x, "var")
-    return _var(x, axis=normalize_axis(axis, x.ndim, "var"), correction=correction,
-                keepdims=keepdims)
+    return rounded_last(_var, x, axis=normalize_axis(axis, x.ndim, "var"), correction=correction,
+                        keepdims=keepdims)
 
 
 def std(
@@ -243,8 +263,8 @@ def std(
     input.
     """
     _real(x, "std")
-    return _std(x, axis=normalize_axis(axis, x.ndim, "std"), correction=correction,
-                keepdims=keepdims)
+    return rounded_last(_std, x, axis=normalize_axis(axis, x.ndim, "std"), correction=correction,
+                        keepdims=keepdims)
 
 
 # -- log of the sum of exponentials ----------------------------------------------------------------
@@ -329,11 +349,12 @@ def _logsumexp_backward(ns: Namespace, step: Step, g: Array) -> None:
 def _logsumexp_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
-    (x,), (t,) = primals, tangents
-    y = ns.reshape(out, shape=kept_shape(x.shape, params["axis"], True))
+    x, t = widened(ns, primals[0]), widened(ns, tangents[0])
+    y = ns.reshape(widened(ns, out), shape=kept_shape(x.shape, params["axis"], True))
     total = ns.sum(ns.exp(ns.subtract(x, y)), **params)  # 1, but for the digits that y rounded away
     total = ns.where(ns.equal(total, 0), 1.0, total)  # of nothing
-    return ns.divide(ns.sum(ns.exponential_share(t, x, y), **params), total)
+    moved = ns.sum(ns.exponential_share(t, x, y), **params)
+    return in_dtype(ns, ns.divide(moved, total), out.dtype)
 
 
 _logsumexp = op(

@@ -25,6 +25,7 @@ from gtensor.ops.reduce.reductions import (
     reduction_cpu,
     reduction_gpu,
     reduction_samples,
+    rounded_last,
 )
 from gtensor.ops.scan.scan import (
     accumulated,
@@ -327,5 +328,5 @@ def prod(
     if not axes:
         return clone(x if dtype is None else x.astype(dtype))
     if dtype is None:
-        return _prod(x, axis=axes, keepdims=keepdims)
+        return rounded_last(_prod, x, axis=axes, keepdims=keepdims)
     return _prod(x, axis=axes, keepdims=keepdims, dtype=dtype)
