@@ -7,6 +7,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from gtensor.array.creation import asarray, full
 from gtensor.backend import get_device
 from gtensor.engine.context import no_grad
@@ -44,7 +46,7 @@ class GradScaler:
         device: where the scale lies; None is the device of the first loss or gradient.
         init_scale: the scale at first.
         growth_factor: multiplies the scale after `growth_interval` steps without an infinity.
-        backoff_factor: multiplies it after a step with one.
+        backoff_factor: multiplies it after a step with one, down to float32's least normal number.
         growth_interval: see `growth_factor`.
         enabled: if not, `scale` returns the loss, and `step` only calls the optimizer.
 
@@ -80,8 +82,11 @@ class GradScaler:
 
     @staticmethod
     def _check_scale(value: float) -> None:
-        if not (value > 0 and isfinite(value)):
-            raise ValueError(f"a loss scale of {value} given; wanted a finite number above 0")
+        with np.errstate(over="ignore"):
+            kept = np.float32(value)
+        if not (kept > 0 and isfinite(kept)):
+            raise ValueError(f"a loss scale of {value} given; wanted a finite number above 0, as a "
+                             "float32")
 
     def _placed(self, device: Device) -> Tensor:
         """The scale, which the first call puts on the device."""

@@ -178,14 +178,28 @@ def test_bad_arguments_are_named(options):
         gt.optim.GradScaler(**options)
 
 
-def test_a_scale_that_has_become_zero_leaves_the_step_out():
-    w = gt.tensor([1.0], device="cpu", requires_grad=True)
-    optimizer, scaler = gt.optim.SGD([w], lr=0.1), gt.optim.GradScaler(init_scale=1e-45)
-    for gradient in (np.inf, np.inf, np.inf):
-        w.grad = gt.tensor([gradient], device="cpu")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_scale_never_falls_to_zero(device):
+    """From 0 it would never grow, and all further steps would be left out."""
+    w = gt.tensor([1.0], device=device, requires_grad=True)
+    optimizer = gt.optim.SGD([w], lr=0.1)
+    scaler = gt.optim.GradScaler(init_scale=2.0**-124, growth_interval=1)
+    for gradient in [np.inf] * 5:
+        w.grad = gt.tensor([gradient], device=device)
         scaler.step(optimizer)
         scaler.update()
-    assert scaler.get_scale() == 0 and w.item() == 1
+    assert scaler.get_scale() == np.finfo(np.float32).tiny and w.item() == 1
+    w.grad = gt.tensor([2.0**-126], device=device)
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 2 * np.finfo(np.float32).tiny
+    np.testing.assert_allclose(w.item(), 0.9)
+
+
+@pytest.mark.parametrize("scale", [1e-50, 1e39])
+def test_a_scale_that_float32_does_not_hold_is_refused(scale):
+    with pytest.raises(ValueError, match="a loss scale"):
+        gt.optim.GradScaler(init_scale=scale)
 
 
 def test_it_is_pickled_and_a_failed_step_may_be_repeated(monkeypatch):

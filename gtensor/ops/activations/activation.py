@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.samples import alike, apart, normal, unary
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.arguments import of_half
 from gtensor.ops.build.fused import formula_of
 from gtensor.ops.elementwise.selection import where
 
@@ -55,9 +56,12 @@ leaky_relu_op = formula_of(
 
 # -- elu -------------------------------------------------------------------------------------------
 
+def _elu(ns: Namespace, x: Array, *, alpha: float) -> Array:
+    return ns.maximum(x, 0) + alpha * ns.expm1(ns.minimum(x, 0))  # one of the two is 0
+
+
 elu_op = formula_of(
-    "elu",
-    lambda ns, x, *, alpha: ns.maximum(x, 0) + alpha * ns.expm1(ns.minimum(x, 0)),  # one is 0
+    "elu", _elu,
     slope=lambda ns, y, *, alpha: ns.where(ns.greater(y, 0), 1, y + alpha), of="out",
     gradient={
         "by_ops": True, "samples": alike(2, (normal, apart), alpha=2.5),
@@ -67,6 +71,19 @@ elu_op = formula_of(
     floating=True, samples=unary(apart, alpha=1.5),
     reference=lambda torch, x, alpha: torch.nn.functional.elu(x, alpha),
     doc="x where x > 0, else alpha * (exp(x) - 1), for a positive alpha.",
+)
+
+elu_of_half_op = formula_of(
+    "elu_of_half", _elu,
+    slope=lambda ns, x, *, alpha: ns.where(
+        ns.greater(x, 0), 1, alpha * ns.exp(ns.minimum(x, 0))),
+    gradient={"by_ops": True, "samples": alike(2, (normal, apart), alpha=2.5),
+              "reference": lambda torch, g, x, alpha: g * torch.where(
+                  x > 0, 1.0, alpha * torch.exp(x))},
+    floating=True, samples=unary(apart, alpha=1.5),
+    reference=lambda torch, x, alpha: torch.nn.functional.elu(x, alpha),
+    doc="elu of half types. It saves its input: the slope far below 0 is a difference that the "
+        "rounded output has lost.",
 )
 
 
@@ -212,13 +229,16 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 
 def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
-    """input where positive, else alpha * (exp(input) - 1). With a positive alpha saves its output.
+    """input where positive, else alpha * (exp(input) - 1).
+
+    With a positive alpha saves its output, of half types its input, as their output has lost the
+    slope.
 
     Source: Clevert et al., "Fast and accurate deep network learning by exponential linear units",
     2015.
     """
     if alpha > 0:
-        return elu_op(input, alpha=float(alpha))
+        return (elu_of_half_op if of_half(input) else elu_op)(input, alpha=float(alpha))
     return where(input > 0, input, alpha * (recorded.exp(recorded.minimum(input, 0)) - 1))
 
 

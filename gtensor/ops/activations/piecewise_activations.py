@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, alike, apart, normal, unary
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.build.arguments import of_half, same_dtype
 from gtensor.ops.build.formula import Formula, derivative
 from gtensor.ops.build.fused import formula_of, fused, paths
 from gtensor.ops.build.pointwise import partial, pointwise
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace
 
 _SELU_ALPHA = 1.6732632423543772848  # Klambauer et al., "Self-normalizing neural networks", 2017
 _SELU_SCALE = 1.0507009873554804934
@@ -23,11 +29,16 @@ def _off_kinks(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 # -- hardtanh --------------------------------------------------------------------------------------
 
+def _hardtanh(ns: Namespace, x: Array, *, lowest: float, highest: float) -> Array:
+    return ns.minimum(ns.maximum(x, lowest), highest)
+
+
+def _is_between(ns: Namespace, x: Array, *, lowest: float, highest: float) -> Array:
+    return ns.where(ns.greater(x, lowest), ns.where(ns.less(x, highest), 1, 0), 0)
+
+
 hardtanh_op = formula_of(
-    "hardtanh",
-    lambda ns, x, *, lowest, highest: ns.minimum(ns.maximum(x, lowest), highest),
-    slope=lambda ns, y, *, lowest, highest: ns.where(
-        ns.greater(y, lowest), ns.where(ns.less(y, highest), 1, 0), 0), of="out",
+    "hardtanh", _hardtanh, slope=_is_between, of="out",
     gradient={
         "by_ops": True, "samples": alike(2, (normal, _off_kinks), lowest=-1.0, highest=2.0),
         "reference": lambda torch, g, y, lowest, highest: g * ((y > lowest) & (y < highest)),
@@ -35,6 +46,17 @@ hardtanh_op = formula_of(
     samples=unary(_off_kinks, lowest=-1.0, highest=2.0),
     reference=lambda torch, x, lowest, highest: torch.nn.functional.hardtanh(x, lowest, highest),
     doc="x cut at `lowest` and `highest`; NaN passes. Its gradient at the ends is 0.",
+)
+
+hardtanh_of_half_op = formula_of(
+    "hardtanh_of_half", _hardtanh, slope=_is_between,
+    gradient={
+        "by_ops": True, "samples": alike(2, (normal, _off_kinks), lowest=-1.0, highest=2.0),
+        "reference": lambda torch, g, x, lowest, highest: g * ((x > lowest) & (x < highest))},
+    samples=unary(_off_kinks, lowest=-1.0, highest=2.0),
+    reference=lambda torch, x, lowest, highest: torch.nn.functional.hardtanh(x, lowest, highest),
+    doc="hardtanh of half types. It saves its input: an end that was rounded inwards lies between "
+        "the ends.",
 )
 
 
@@ -53,21 +75,24 @@ hardsigmoid_op = formula_of(
 hardswish_op = formula_of(
     "hardswish", lambda ns, x: x * (ns.minimum(ns.maximum(x + 3, 0), 6) * (1 / 6)),
     slope=lambda ns, x: ns.where(
-        ns.less(x, -3), 0, ns.where(ns.greater(x, 3), 1, x * (1 / 3) + 0.5)),
+        ns.less_equal(x, -3), 0, ns.where(ns.greater_equal(x, 3), 1, x * (1 / 3) + 0.5)),
     gradient={
         "by_ops": True, "samples": alike(2, (normal, _off_kinks)),
         "reference": lambda torch, g, x: g * torch.where(x > 3, 1.0, (x / 3 + 0.5) * (x > -3))},
     floating=True, samples=unary(_off_kinks),
     reference=lambda torch, x: torch.nn.functional.hardswish(x),
-    doc="x * hardsigmoid(x), elementwise.",
+    doc="x * hardsigmoid(x), elementwise. Its slope at -3 is 0, at 3 it is 1.",
 )
 
 
 # -- selu ------------------------------------------------------------------------------------------
 
+def _selu(ns: Namespace, x: Array) -> Array:
+    return _SELU_SCALE * (ns.maximum(x, 0) + _SELU_ALPHA * ns.expm1(ns.minimum(x, 0)))
+
+
 selu_op = formula_of(
-    "selu",
-    lambda ns, x: _SELU_SCALE * (ns.maximum(x, 0) + _SELU_ALPHA * ns.expm1(ns.minimum(x, 0))),
+    "selu", _selu,
     slope=lambda ns, y: ns.where(
         ns.greater(y, 0), _SELU_SCALE, y + _SELU_SCALE * _SELU_ALPHA), of="out",
     gradient={
@@ -76,6 +101,18 @@ selu_op = formula_of(
             y > 0, _SELU_SCALE, y + _SELU_SCALE * _SELU_ALPHA)},
     floating=True, samples=unary(apart), reference=lambda torch, x: torch.selu(x),
     doc="elu with the alpha and scale that keep mean 0 and variance 1.",
+)
+
+selu_of_half_op = formula_of(
+    "selu_of_half", _selu,
+    slope=lambda ns, x: ns.where(
+        ns.greater(x, 0), _SELU_SCALE, _SELU_SCALE * _SELU_ALPHA * ns.exp(ns.minimum(x, 0))),
+    gradient={
+        "by_ops": True, "samples": alike(2, (normal, apart)),
+        "reference": lambda torch, g, x: g * torch.where(
+            x > 0, _SELU_SCALE, _SELU_SCALE * _SELU_ALPHA * torch.exp(x))},
+    floating=True, samples=unary(apart), reference=lambda torch, x: torch.selu(x),
+    doc="selu of half types. It saves its input, as elu_of_half.",
 )
 
 
@@ -111,22 +148,27 @@ prelu_op = op(
 
 
 def selu(input: Tensor) -> Tensor:
-    """elu with the alpha and the scale that keep mean 0 and variance 1. Saves its output.
+    """elu with the alpha and the scale that keep mean 0 and variance 1.
+
+    Saves its output, of half types its input.
 
     Source: Klambauer et al., "Self-normalizing neural networks", 2017.
     """
-    return selu_op(input)
+    return (selu_of_half_op if of_half(input) else selu_op)(input)
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """input cut at min_val and max_val; the gradient is 0 there and beyond. Saves its output.
+    """input cut at min_val and max_val; the gradient is 0 there and beyond.
+
+    Saves its output, of half types its input.
 
     Raises ValueError for a min_val above max_val.
     """
     if not min_val <= max_val:
         raise ValueError(f"hardtanh was given min_val={min_val} and max_val={max_val}; wanted "
                          "min_val <= max_val")
-    return hardtanh_op(input, lowest=float(min_val), highest=float(max_val))
+    cut = hardtanh_of_half_op if of_half(input) else hardtanh_op
+    return cut(input, lowest=float(min_val), highest=float(max_val))
 
 
 def relu6(input: Tensor) -> Tensor:

@@ -56,6 +56,12 @@ def same_dtype(name: str, **tensors: Tensor | None) -> None:
         raise TypeError(f"{name} was given {listed}; wanted one floating-point dtype")
 
 
+def of_half(input: Any) -> bool:
+    """Whether the input is of a half type; a Python number is not."""
+    dtype = getattr(input, "dtype", None)
+    return dtype is not None and dtype.itemsize == 2 and dtype.kind in "fV"
+
+
 def autocast(policy: str, *inputs: Any) -> tuple[Any, ...]:
     """Inputs of a function of several ops, cast as an op of that policy casts its own."""
     casts = current_casts()

@@ -106,8 +106,8 @@ class _Beside:
         g = in_dtype(ns, g, like.dtype)
         if reduction == "mean" and isinstance(count, int):
             g = ns.multiply(g, 1 / max(1, count))
-        elif reduction == "mean":  # no rows: no share either
-            g = ns.divide(g, ns.where(ns.equal(count, 0), 1.0, count))
+        elif reduction == "mean":  # of rows that are ignored it is selected away
+            g = ns.divide(g, ns.where(ns.equal(count, 0), nan, count))
         if g.ndim:
             g = ns.reshape(g, shape=(*g.shape, *(1,) * max(0, self.ndim - 2)))
         return ns.broadcast_to(g, shape=like.shape)
@@ -175,6 +175,7 @@ def cross_entropy_grad(
     q = _weighted_targets(b, x, t, b.factors(weight, True), params)
     mass = ns.sum(q, axis=(axis,), keepdims=True)
     excess = ns.subtract(ns.multiply(ns.softmax(x, axis=axis), mass), q)
+    share = ns.where(ns.not_equal(t, params["ignore_index"]), share, 0.0)
     return first_of_scores(ns, ns.multiply(excess, ns.reshape(share, shape=mass.shape)))
 
 

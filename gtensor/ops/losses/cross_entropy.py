@@ -13,7 +13,7 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import BLOCK, NULL, flat_launch, raw, row_launch
+from gtensor.backend.kernels import BLOCK, NULL, elementwise, flat_launch, raw, row_launch
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal, positive
@@ -28,6 +28,8 @@ from gtensor.ops.losses import batching
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.tensor import Tensor
@@ -349,7 +351,7 @@ def _cross_entropy_cpu(
         if reduction != "none":
             loss = loss.sum()
         if reduction == "mean":
-            loss = loss / work.type(mass)
+            loss = loss / work.type(mass or np.nan)
     if out is None:
         out = np.asarray(loss, logits.dtype)
     else:
@@ -379,7 +381,7 @@ def _cross_entropy_grad_cpu(
         out = host().empty(logits.shape, logits.dtype, "cross_entropy_grad")
     rows, result = classes_last(logits), classes_last(out)
     places, counts, _ = _places(target, ignore_index)
-    share = _share(g, count, counts, reduction)
+    share = _share(np, g, count, counts, reduction)
     work = computed_in(logits.dtype)
     chosen, each = share * work.type(1 - label_smoothing), label_smoothing / rows.shape[-1]
     scale = share / total
@@ -402,11 +404,11 @@ def _cross_entropy_grad_cpu(
     return out
 
 
-def _share(g: Array, count: Array, counts: Array, reduction: str) -> Array:
-    """The factor of each row's gradient; an array of the target's shape."""
+def _share(xp: ModuleType, g: Array, count: Array, counts: Array, reduction: str) -> Array:
+    """The factor of each row's gradient: 0 for an ignored row, NaN where a mean divides by 0."""
     if reduction == "mean":
-        g = g / (count + (count == 0))  # no rows: no share either
-    return g * counts.astype(count.dtype)
+        g = g / xp.where(count == 0, count.dtype.type(np.nan), count)
+    return xp.where(counts, g, count.dtype.type(0))
 
 
 # -- class indices as targets: GPU -----------------------------------------------------------------
@@ -415,6 +417,9 @@ _FORWARD = raw("cross_entropy.cu", "cross_entropy_forward")
 _REDUCE = raw("cross_entropy.cu", "cross_entropy_reduce")
 _FEW_ROWS = raw("cross_entropy.cu", "cross_entropy_few_rows")
 _BACKWARD = raw("cross_entropy.cu", "cross_entropy_backward")
+_MEAN = elementwise(
+    "T total, T mass", "T mean", "mean = total / (mass == T(0) ? gt_nan<T>() : mass)",
+    "number.cuh", name="gt_cross_entropy_mean")
 
 
 def _gpu_rows(logits: Array, target: Array) -> tuple[Any, Any, int]:
@@ -465,7 +470,8 @@ def _cross_entropy_gpu(
             *row_launch(1), (loss, targets, result, count, n, ignore_index, mean))
     if heavy is not None:
         count = heavy.sum()
-        result = (loss.sum() / count if reduction == "mean" else loss.sum()).astype(logits.dtype)
+        result = (_MEAN(loss.sum(), count) if reduction == "mean" else loss.sum()).astype(
+            logits.dtype, copy=False)
     if reduction == "none":
         result = loss.astype(logits.dtype, copy=False)
     return settled(result, out), largest, total, count
@@ -488,13 +494,13 @@ def _cross_entropy_grad_gpu(
         counts = targets != ignore_index
     if weight is not None:
         weight = weight.astype(work, copy=False)
-        share = _share(g, count, counts, reduction)
+        share = _share(xp, g, count, counts, reduction)
         arrived = xp.ascontiguousarray(share * weight[targets * counts], dtype=work)
         divisor, each = NULL, 1
     _BACKWARD[logits.dtype](grid, block, (
         rows, targets, largest, total, arrived, divisor, result, n, classes, ignore_index, each))
     if label_smoothing:
-        share = _share(g, count, counts, reduction)[..., None]
+        share = _share(xp, g, count, counts, reduction)[..., None]
         if weight is None:
             hot = (targets[..., None] == xp.arange(classes)).astype(share.dtype)
             result += (label_smoothing * share * (hot - 1 / classes)).astype(result.dtype)
@@ -529,11 +535,22 @@ def _cross_entropy_grad(
     count: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
 ) -> Array | Tensor:
     ns = recorded
-    share: Any = g / ns.where(ns.equal(count, 0), 1.0, count) if reduction == "mean" else g
-    if reduction == "none":
+    share: Any = g
+    if reduction == "mean":
+        share = _share_of_mean(ns, g, logits, target, count, ignore_index)
+    elif reduction == "none":
         share = ns.reshape(share, shape=resized(logits.shape, _classes(logits), 1))
     q = _targets(ns, logits, target, ignore_index, label_smoothing, weight)
     return excess(ns, logits, q) * share
+
+
+def _share_of_mean(
+    ns: Namespace, g: Any, logits: Array, target: Array, mass: Array, ignore_index: int
+) -> Any:
+    """`_share` of a mean, shaped to broadcast against the logits."""
+    share = ns.divide(g, ns.where(ns.equal(mass, 0), float("nan"), mass))
+    shares = ns.where(ns.not_equal(target, ignore_index), share, 0.0)
+    return ns.reshape(shares, shape=resized(logits.shape, _classes(logits), 1))
 
 
 def _cross_entropy_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -546,15 +563,14 @@ def _cross_entropy_tangent(
     (logits, target, weight), ignored = primals, params["ignore_index"]
     q = _targets(ns, logits, target, ignored, params["label_smoothing"], weight)
     axis = _classes(logits)
-    rows = ns.sum(ns.multiply(excess(ns, logits, q), tangents[0]), axis=(axis,))
+    moved = ns.multiply(excess(ns, logits, q), tangents[0])
     if params["reduction"] == "none":
-        return rows
-    total = ns.sum(rows, axis=tuple(range(-len(rows.shape), 0)))
+        return ns.sum(moved, axis=(axis,))
+    every = tuple(range(-len(logits.shape), 0))
     if params["reduction"] == "mean":
-        mass = ns.sum(_targets(ns, logits, target, ignored, 0.0, weight),
-                      axis=tuple(range(-len(logits.shape), 0)))
-        total = ns.divide(total, ns.where(ns.equal(mass, 0), 1.0, mass))
-    return total
+        mass = ns.sum(_targets(ns, logits, target, ignored, 0.0, weight), axis=every)
+        moved = ns.multiply(moved, _share_of_mean(ns, 1.0, logits, target, mass, ignored))
+    return ns.sum(moved, axis=every)
 
 
 def _options(reduction: str, smoothing: float = 0.0) -> Params:

@@ -337,7 +337,8 @@ def _update_scale_cpu(
 ) -> tuple[Array, ...]:
     scale, tracker, found = out
     if found:
-        scale[...], tracker[...], found[...] = scale * np.float32(backoff), 0, 0
+        scale[...] = np.maximum(scale * np.float32(backoff), np.finfo(np.float32).tiny)
+        tracker[...] = found[...] = 0
     else:
         tracker += 1
         if tracker == interval:
@@ -355,7 +356,8 @@ _update_scale_kernel = elementwise(
 const bool bad = found != 0.0f;
 const bool full = !bad && tracker + 1 == interval;
 const float grown = scale * static_cast<float>(bad ? backoff : growth);
-scale = bad || (full && grown - grown == 0.0f) ? grown : scale;
+const float least = 1.17549435e-38f;  // from a scale of 0 none would grow again
+scale = bad ? (grown > least ? grown : least) : full && grown - grown == 0.0f ? grown : scale;
 tracker = bad || full ? 0 : tracker + 1;
 found = 0.0f""", None, "gt_update_scale")
 

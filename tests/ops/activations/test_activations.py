@@ -201,3 +201,47 @@ def test_one_half_alone_is_computed_in_float32(name: str, dtype: str) -> None:
     many = registry[name](x)
     for i in range(33):
         assert registry[name](x[i]).item() == many[i].item(), x[i]
+
+
+_DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", _DEVICES)
+@pytest.mark.parametrize("name", ["hardswish", "hardsigmoid", "hardtanh", "relu6", "relu", "elu"])
+def test_slopes_at_kinks_are_pytorchs(name, device):
+    """In all three ways to the slope: backward, recorded and forward."""
+    values = np.array([-3.0, -1.0, 0.0, 1.0, 3.0, 6.0], np.float32)
+    given = torch.tensor(values, requires_grad=True)
+    getattr(TF, name)(given).sum().backward()
+    function = getattr(F, name)
+    x = gt.asarray(values, device=device).requires_grad_()
+    (recorded,) = gt.func.grad([function(x).sum()], [x], create_graph=True)
+    function(x).sum().backward()
+    forward = gt.func.jvp(function, (x.detach(),), (gt.ones_like(x),))[1]
+    for slope in (x.grad, recorded.detach(), forward.detach()):
+        np.testing.assert_allclose(slope.numpy(), given.grad.numpy(), rtol=1e-6)
+
+
+_SAVED_BY_OUTPUT = {
+    "elu": (F.elu, TF.elu), "elu of alpha 0.3": (lambda x: F.elu(x, 0.3), lambda x: TF.elu(x, 0.3)),
+    "selu": (F.selu, TF.selu), "relu": (F.relu, TF.relu),
+    "leaky_relu": (F.leaky_relu, TF.leaky_relu), "relu6": (F.relu6, TF.relu6),
+    "hardtanh": (lambda x: F.hardtanh(x, -0.3, 0.1), lambda x: TF.hardtanh(x, -0.3, 0.1)),
+}
+
+
+@pytest.mark.parametrize("device", _DEVICES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", _SAVED_BY_OUTPUT)
+def test_slopes_of_half_types_lose_nothing_to_a_rounded_output(name, dtype, device):
+    """Within a rounding of the exact slope; in bfloat16 elu's output at -6 is -1."""
+    ours, theirs = _SAVED_BY_OUTPUT[name]
+    small = np.logspace(-6, 0, 40)
+    values = np.concatenate([np.linspace(-12, 12, 301), small, -small, [0.1, -0.3]])
+    x = gt.asarray(values, dtype=dtype, device=device).requires_grad_()
+    ours(x).sum().backward()
+    exact = torch.tensor(x.detach().numpy().astype(np.float64), requires_grad=True)
+    theirs(exact).sum().backward()
+    eps, least = (2.0**-10, 2.0**-24) if dtype == "float16" else (2.0**-7, 0)
+    np.testing.assert_allclose(
+        x.grad.numpy().astype(np.float64), exact.grad.numpy(), rtol=eps, atol=least)

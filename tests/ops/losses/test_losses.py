@@ -191,3 +191,41 @@ def test_messages_of_weights_and_shapes() -> None:
     ):
         with pytest.raises(error, match=message):
             call()
+
+
+_MASSLESS = {
+    "weights of 0": ([0, 0, 0], [0.0, 1.0, 1.0], 0.0),
+    "weights of 0, ignored rows": ([0, -100, 0], [0.0, 1.0, 1.0], 0.0),
+    "weights of 0, smoothed": ([0, 0, 0], [0.0, 1.0, 1.0], 0.1),
+    "all weights 0": ([0, 1, 2], [0.0, 0.0, 0.0], 0.0),
+    "all rows ignored": ([-100, -100, -100], None, 0.0),
+    "all rows ignored, smoothed": ([-100, -100, -100], [1.0, 2.0, 3.0], 0.1),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", _MASSLESS)
+def test_a_mean_over_no_weight_has_no_finite_gradient(name, device):
+    """NaN as PyTorch's, so that a loss scale and clipping see it; rows that are ignored have 0."""
+    classes, weight, smoothing = _MASSLESS[name]
+    values = np.array([[1, 2, 3], [0, 1, 5], [2, 2, 2]], np.float32)
+    given = torch.tensor(values, requires_grad=True)
+    options = {"label_smoothing": smoothing}
+    loss = TF.cross_entropy(given, torch.tensor(classes),
+                            None if weight is None else torch.tensor(weight), **options)
+    loss.backward()
+    target = gt.asarray(np.array(classes), device=device)
+    factors = None if weight is None else gt.asarray(np.float32(weight), device=device)
+
+    def ours(x):
+        return F.cross_entropy(x, target, factors, **options)
+
+    x = gt.asarray(values, device=device).requires_grad_()
+    (recorded,) = gt.func.grad([ours(x)], [x], create_graph=True)
+    assert np.isnan(loss.item()) and np.isnan(ours(x).item())
+    ours(x).backward()
+    batched = gt.func.vmap(gt.func.grad(ours))(gt.stack([x.detach(), x.detach()]))[1]
+    for gradient in (x.grad, recorded.detach(), batched.detach()):
+        np.testing.assert_allclose(gradient.numpy(), given.grad.numpy())
+    moved = gt.func.jvp(ours, (x.detach(),), (gt.ones_like(x),))[1]
+    assert np.isnan(moved.item()) == np.isnan(given.grad.numpy()).any()
