@@ -90,9 +90,15 @@ def _tangent_of_all(ns: Namespace, u: Array, d_first: Array, k: int) -> Array:
 # -- rules -----------------------------------------------------------------------------------------
 
 
-def _square_gaps(ns: Namespace, s: Array) -> Array:
-    """[i, j]: s_j^2 - s_i^2, without squares of close numbers subtracted."""
-    return ns.multiply(ns.subtract(row(ns, s), column(ns, s)), ns.add(row(ns, s), column(ns, s)))
+def _gaps_and_shares(ns: Namespace, s: Array) -> tuple[Array, Array, Array]:
+    """[i, j]: s_j - s_i, s_j / (s_i + s_j) and s_i / (s_i + s_j).
+
+    So s_j / (s_j^2 - s_i^2) is a share over a gap, without squares, which vanish or overflow.
+    """
+    across, down = row(ns, s), column(ns, s)
+    both = ns.add(across, down)
+    both = ns.where(ns.equal(both, 0), 1.0, both)
+    return ns.subtract(across, down), ns.divide(across, both), ns.divide(down, both)
 
 
 def _svd_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -105,10 +111,10 @@ def _svd_backward(ns: Namespace, step: Step, g: Array) -> None:
     u, gu = _gradient_of_first(ns, u, gu, k)
     vh, gvh = (swapped(ns, a) for a in _gradient_of_first(
         ns, swapped(ns, vh), swapped(ns, gvh), k))
-    gaps = _square_gaps(ns, s)
+    gaps, share, other = _gaps_and_shares(ns, s)
     along_u, along_v = ns.matmul(swapped(ns, u), gu), ns.matmul(vh, swapped(ns, gvh))
-    left = ns.multiply(ratio(ns, skew(ns, along_u), gaps), row(ns, s))
-    right = ns.multiply(ratio(ns, skew(ns, along_v), gaps), column(ns, s))
+    left = ns.multiply(ratio(ns, skew(ns, along_u), gaps), share)
+    right = ns.multiply(ratio(ns, skew(ns, along_v), gaps), other)
     found = ns.add(ns.matmul(u, ns.add(left, right)), ns.multiply(u, row(ns, gs)))
     if rows > columns:
         outside = ns.subtract(gu, ns.matmul(u, along_u))
@@ -132,9 +138,9 @@ def _svd_tangent(
     inner = ns.matmul(ns.matmul(swapped(ns, u), dx), swapped(ns, vh))
     ds = ns.diagonal(inner, offset=0)
     inner = ns.scaled_triangles(inner, below=1.0, diagonal=0.0, above=1.0)
-    flipped, gaps = swapped(ns, inner), _square_gaps(ns, s)
-    turn_u = ns.add(ns.multiply(inner, row(ns, s)), ns.multiply(flipped, column(ns, s)))
-    turn_v = ns.add(ns.multiply(inner, column(ns, s)), ns.multiply(flipped, row(ns, s)))
+    flipped, (gaps, share, other) = swapped(ns, inner), _gaps_and_shares(ns, s)
+    turn_u = ns.add(ns.multiply(inner, share), ns.multiply(flipped, other))
+    turn_v = ns.add(ns.multiply(inner, other), ns.multiply(flipped, share))
     du = ns.matmul(u, ratio(ns, turn_u, gaps))
     dvh = ns.matmul(swapped(ns, ratio(ns, turn_v, gaps)), vh)
     if rows > columns:

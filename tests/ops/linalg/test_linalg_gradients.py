@@ -222,3 +222,28 @@ def test_products_of_complex_values_have_pytorchs_gradients() -> None:
 
     x, y = random((3, 3)), random((3, 3))
     np.testing.assert_allclose(gradients(loss, x, y), torch_gradients(loss, x, y), rtol=1e-9)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (2, 3, 5)])
+@pytest.mark.parametrize("scale", [2.0**-120, 2.0**-70, 2.0**62, 2.0**100])
+def test_gradients_of_singular_vectors_do_not_depend_on_the_scale(scale, shape, device, rng):
+    """Squares of singular values vanish below 1e-23 in float32, and overflow above 1e19."""
+    values = rng.standard_normal(shape).astype(np.float32)
+    weights = [rng.standard_normal(s.shape).astype(np.float32)
+               for s in gt.linalg.svd(gt.tensor(values, device="cpu"), full_matrices=False)]
+
+    def total(x):
+        u, s, vh = gt.linalg.svd(x, full_matrices=False)
+        wu, ws, wvh = (gt.asarray(w, device=device) for w in weights)
+        return (u * wu).sum() + (vh * wvh).sum() + (s * (ws / gt.max(s))).sum()
+
+    gradients, moved = [], []
+    for factor in (1.0, scale):
+        x = gt.asarray(values * np.float32(factor), device=device).requires_grad_()
+        total(x).backward()
+        gradients.append(x.grad.numpy() * np.float32(factor))
+        direction = gt.asarray(np.ones(shape, np.float32) * np.float32(factor), device=device)
+        moved.append(gt.func.jvp(total, (x.detach(),), (direction,))[1].item())
+    np.testing.assert_allclose(gradients[1], gradients[0], rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(moved[1], moved[0], rtol=2e-3, atol=2e-3)
