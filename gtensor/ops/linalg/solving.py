@@ -149,12 +149,48 @@ inv_op = op(
 )
 
 
+def _inverse_or_nan_path(xp: ModuleType, x: Array) -> Array:
+    """NumPy refuses a batch for one singular matrix; then each has its own turn."""
+    try:
+        return xp.linalg.inv(x)
+    except np.linalg.LinAlgError:
+        found = np.full_like(x, np.nan)
+        if x.ndim > 2:
+            for part, inverse in zip(x, found, strict=True):
+                inverse[...] = _inverse_or_nan_path(xp, part)
+        return found
+
+
+inverse_or_nan = op(
+    "inverse_or_nan", **matrix_paths("inverse_or_nan", _inverse_or_nan_path), floating=True,
+    saves={"x": "out"}, backward=_inv_backward, tangent=_inv_tangent, batch=unchanged,
+    samples=_SQUARES, reference=lambda torch, x: torch.linalg.inv(x),
+    doc="The inverse of square matrices, NaN for a singular one.",
+)
+
+
 def inv(x: Tensor, /) -> Tensor:
     """The inverse of square matrices (..., n, n). Raises as `solve` does."""
     return inv_op(matrices(x, "inv", square=True))
 
 
 # -- determinants ----------------------------------------------------------------------------------
+
+
+def _scaled(xp: ModuleType, x: Array) -> tuple[Array, Array, Array]:
+    """x with its rows and columns scaled to about 1 by powers of two, which are returned, too."""
+    rows = xp.frexp(xp.abs(x).max(axis=-1, keepdims=True))[1]
+    x = xp.ldexp(x, -rows)
+    columns = xp.frexp(xp.abs(x).max(axis=-2, keepdims=True))[1]
+    return xp.ldexp(x, -columns), rows, columns
+
+
+def _unscaled(
+    xp: ModuleType, inner: Array, power: Array, rows: Array, columns: Array
+) -> Array:
+    """|R S| R^-1 inner S^-1 of the scales of rows and columns, times two to the power."""
+    power = (power + rows.sum(axis=(-2, -1)) + columns.sum(axis=(-2, -1))).astype(np.int32)
+    return xp.ldexp(inner, power[..., None, None] - rows - columns, out=inner)
 
 
 def _cofactor_path(xp: ModuleType, x: Array) -> Array:
@@ -166,51 +202,130 @@ def _cofactor_path(xp: ModuleType, x: Array) -> Array:
     """
     if not x.size:
         return xp.empty(x.shape, x.dtype)
-    rows = xp.frexp(xp.abs(x).max(axis=-1, keepdims=True))[1]
-    x = xp.ldexp(x, -rows)
-    columns = xp.frexp(xp.abs(x).max(axis=-2, keepdims=True))[1]
-    x = xp.ldexp(x, -columns)
+    x, rows, columns = _scaled(xp, x)
     u, s, vh = xp.linalg.svd(x)
     part, power = _others(xp, s)
     top = power.max(axis=-1)
     sign = xp.linalg.det(u) * xp.linalg.det(vh)
     part = xp.ldexp(part, power - top[..., None]) * sign[..., None]
     inner = xp.matmul(u * part[..., None, :], vh, out=x)
-    power = (top + rows.sum(axis=(-2, -1)) + columns.sum(axis=(-2, -1))).astype(np.int32)
-    return xp.ldexp(inner, power[..., None, None] - rows - columns, out=inner)
+    return _unscaled(xp, inner, top, rows, columns)
+
+
+def _mantissas(xp: ModuleType, s: Array) -> tuple[Array, Array]:
+    """Mantissas around 1, so that products of hundreds stay in range, and exponents."""
+    part, power = xp.frexp(s)
+    small = part < 0.5 ** 0.5
+    return xp.where(small, 2 * part, part), power - small
 
 
 def _others(xp: ModuleType, s: Array) -> tuple[Array, Array]:
     """The product of all the other s along the last axis, as mantissas and exponents."""
-    part, power = xp.frexp(s)
-    small = part < 0.5 ** 0.5  # around 1, so that products of hundreds stay in range
-    part, power = xp.where(small, 2 * part, part), power - small
+    part, power = _mantissas(xp, s)
     all_but_one = xp.where(xp.eye(s.shape[-1], dtype=bool), 1.0, part[..., None, :])
     product, more = xp.frexp(all_but_one.prod(axis=-1, dtype=np.float64))
     return product.astype(s.dtype), more + power.sum(axis=-1, keepdims=True) - power
 
 
-def _cofactor_backward(ns: Namespace, step: Step, g: Array) -> None:
-    """Of det(x) x^-T, so x must have an inverse here."""
-    (x,) = step.saved
-    flipped = swapped(ns, ns.inv(x))
-    first = ns.multiply(flipped, _scalars(ns, _inner(ns, g, flipped)))
-    second = ns.matmul(ns.matmul(flipped, swapped(ns, g)), flipped)
-    step.give(0, ns.multiply(ns.subtract(first, second), _scalars(ns, ns.det(x))))
+def _others_of_two(xp: ModuleType, s: Array) -> tuple[Array, Array]:
+    """[i, j]: the product of all s but s_i and s_j, 0 for i = j, as mantissas and exponents.
+
+    Those before both, those between and those behind both are running products: n^2 numbers.
+    """
+    part, power = _mantissas(xp, s)
+    n = s.shape[-1]
+    behind = xp.tri(n, k=-1, dtype=bool).T  # [i, j]: j > i
+    part = part.astype(np.float64)
+    one = xp.ones_like(part[..., :1])
+    before = xp.concatenate([one, xp.cumprod(part[..., :-1], axis=-1)], axis=-1)
+    after = xp.concatenate([one, xp.cumprod(part[..., :0:-1], axis=-1)], axis=-1)[..., ::-1]
+    up_to = xp.cumprod(xp.where(behind, part[..., None, :], 1.0), axis=-1)
+    between = xp.concatenate([xp.ones_like(up_to[..., :1]), up_to[..., :-1]], axis=-1)
+    upper = xp.where(behind, before[..., :, None] * between * after[..., None, :], 0.0)
+    product, more = xp.frexp(upper + xp.swapaxes(upper, -1, -2))
+    rest = power.sum(axis=-1)[..., None, None] - power[..., :, None] - power[..., None, :]
+    return product.astype(s.dtype), more + rest
 
 
-def _cofactor_tangent(
+def _cofactor_change_path(xp: ModuleType, x: Array, t: Array) -> Array:
+    """Of cofactors in the direction t, by products of all singular values but two.
+
+    Around a diagonal S the cofactors change by -A_ji p_ij off the diagonal and by the sums of
+    p_ik A_kk on it. With x = U S V^T, A is U^T t V.
+    """
+    shape = np.broadcast_shapes(x.shape, t.shape)
+    if not prod(shape):
+        return xp.empty(shape, np.result_type(x, t))
+    x, rows, columns = _scaled(xp, x)
+    t = xp.ldexp(t, -rows - columns)
+    size = xp.frexp(xp.abs(t).max(axis=(-2, -1), keepdims=True))[1]
+    t = xp.ldexp(t, -size)
+    u, s, vh = xp.linalg.svd(x)
+    v = xp.swapaxes(vh, -1, -2)
+    part, power = _others_of_two(xp, s)
+    top = power.max(axis=(-2, -1), keepdims=True)
+    sign = xp.linalg.det(u) * xp.linalg.det(vh)
+    part = xp.ldexp(part, power - top) * sign[..., None, None]
+    inner = xp.matmul(xp.matmul(xp.swapaxes(u, -1, -2), t), v)
+    along = xp.matmul(part, xp.diagonal(inner, 0, -2, -1)[..., None])
+    inner = xp.eye(x.shape[-1], dtype=x.dtype) * along - part * xp.swapaxes(inner, -1, -2)
+    inner = xp.matmul(xp.matmul(u, inner), vh)
+    return _unscaled(xp, inner, (top + size)[..., 0, 0], rows, columns)
+
+
+def _third_change(ns: Namespace, x: Array, t: Array, g: Array) -> Array:
+    """The gradient of <g, cofactor_change(x, t)> with respect to x, which has an inverse."""
+    f = swapped(ns, ns.inverse_or_nan(x))
+    turned_t, turned_g = (ns.matmul(f, ns.matmul(swapped(ns, a), f)) for a in (t, g))
+    by_t, by_g = _inner(ns, f, t), _inner(ns, f, g)
+    square = ns.subtract(ns.multiply(by_t, by_g), _inner(ns, turned_t, g))
+    both = ns.add(ns.matmul(turned_g, ns.matmul(swapped(ns, t), f)),
+                  ns.matmul(turned_t, ns.matmul(swapped(ns, g), f)))
+    both = ns.add(both, ns.multiply(f, _scalars(ns, square)))
+    both = ns.subtract(both, ns.multiply(turned_t, _scalars(ns, by_g)))
+    both = ns.subtract(both, ns.multiply(turned_g, _scalars(ns, by_t)))
+    return ns.multiply(both, _scalars(ns, ns.det(x)))
+
+
+def _cofactor_change_backward(ns: Namespace, step: Step, g: Array) -> None:
+    """Linear in t and its own adjoint, as second derivatives are symmetric."""
+    x, t = step.saved
+    if step.needs(0):
+        step.give(0, _third_change(ns, x, t, g))
+    if step.needs(1):
+        step.give(1, ns.cofactor_change(x, g))
+
+
+def _cofactor_change_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
-    flipped = swapped(ns, ns.inv(primals[0]))
-    first = ns.multiply(flipped, _scalars(ns, _inner(ns, flipped, tangents[0])))
-    second = ns.matmul(ns.matmul(flipped, swapped(ns, tangents[0])), flipped)
-    return ns.multiply(ns.subtract(first, second), _scalars(ns, ns.det(primals[0])))
+    (x, t), (dx, dt) = primals, tangents
+    moved = None if dt is None else ns.cofactor_change(x, dt)
+    if dx is not None:
+        third = _third_change(ns, x, t, dx)
+        moved = third if moved is None else ns.add(moved, third)
+    return moved
 
+
+cofactor_change = op(
+    "cofactor_change", **matrix_paths("cofactor_change", _cofactor_change_path), floating=True,
+    saves={"x": "x t", "t": "x"}, inputs="x t", backward=_cofactor_change_backward,
+    tangent=_cofactor_change_tangent, batch=broadcasting,
+    samples=[Sample((s, s), (leaning, leaning)) for s in (
+        (1, 1, 1), (1, 3, 3), (2, 4, 4), (0, 2, 2))],
+    reference=lambda torch, x, t: torch.linalg.det(x)[..., None, None] * (
+        (torch.linalg.inv(x) @ t).diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+        * torch.linalg.inv(x).mT - (torch.linalg.inv(x) @ t @ torch.linalg.inv(x)).mT),
+    doc="How the matrix of cofactors changes in the direction t: the second derivative of det, "
+        "also where x is singular.",
+)
 
 cofactor = op(
     "cofactor", **matrix_paths("cofactor", _cofactor_path), floating=True,
-    saves={"x": "x"}, backward=_cofactor_backward, tangent=_cofactor_tangent, batch=unchanged,
+    saves={"x": "x"}, batch=unchanged,
+    backward=lambda ns, step, g: step.give(0, ns.cofactor_change(step.saved[0], g)),
+    tangent=lambda ns, primals, tangents, out, params: ns.cofactor_change(
+        primals[0], tangents[0]),
     samples=_SQUARES,
     reference=lambda torch, x: torch.linalg.det(x)[..., None, None] * torch.linalg.inv(x).mT,
     doc="The matrix of cofactors: the gradient of det(x), also where x is singular.",
@@ -238,8 +353,8 @@ det_op = op(
 def det(x: Tensor, /) -> Tensor:
     """Determinants (...) of square matrices (..., n, n).
 
-    The gradient is the matrix of cofactors, from the singular values: right for singular matrices,
-    too. The second derivative needs an inverse.
+    The gradient is the matrix of cofactors, from the singular values. It and the second derivative
+    are right for singular matrices, too; the third needs an inverse and is NaN there.
     """
     return det_op(matrices(x, "det", square=True))
 
@@ -261,13 +376,13 @@ def _slogdet_path(xp: ModuleType, x: Array) -> Array:
 
 def _slogdet_backward(ns: Namespace, step: Step, g: Array) -> None:
     _, glog = parts_of(ns, g, *_SLOGDET_ITEMS)
-    step.give(0, ns.multiply(swapped(ns, ns.inv(step.saved[0])), _scalars(ns, glog)))
+    step.give(0, ns.multiply(swapped(ns, ns.inverse_or_nan(step.saved[0])), _scalars(ns, glog)))
 
 
 def _slogdet_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
-    moved = _inner(ns, swapped(ns, ns.inv(primals[0])), tangents[0])
+    moved = _inner(ns, swapped(ns, ns.inverse_or_nan(primals[0])), tangents[0])
     return packed_in(ns, (ns.multiply(moved, 0), ()), (moved, ()))
 
 
@@ -287,7 +402,8 @@ slogdet_op = op(
 def slogdet(x: Tensor, /) -> SlogdetResult:
     """(sign, log of the absolute value) of the determinants of square matrices (..., n, n).
 
-    The sign is constant almost everywhere; the gradient of the logarithm needs an inverse.
+    The sign is constant almost everywhere. Of a singular matrix it is 0, the logarithm -infinity,
+    and the gradient NaN, which leaves those of other matrices of a batch as they are.
     """
     packed = slogdet_op(matrices(x, "slogdet", square=True))
     sign, logabs = parts_of(recorded, packed, *_SLOGDET_ITEMS)
