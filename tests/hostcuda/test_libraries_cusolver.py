@@ -226,3 +226,31 @@ def test_cholesky_of_a_batch_destroys_the_other_triangle(t: str) -> None:
                  1)
             == cusolver.NOT_SUPPORTED
         )
+
+
+@TYPES
+def test_a_failed_factorization_writes_its_status_only(t: str) -> None:
+    """NVIDIA's text documents nothing but `info` then, so a program must not rely on the rest."""
+    dtype, n = DTYPES[t], 3
+    info, work, pivots = np.zeros(1, np.int32), np.zeros(4096, dtype), np.full(n, -7, np.int32)
+    singular, indefinite = np.diag([1, 0, 3]).astype(dtype), np.diag([1, 2, -3]).astype(dtype)
+    broken, w = np.full((n, n), np.nan, dtype), np.full(n, 7, np.zeros(1, dtype).real.dtype)
+    with solver() as handle:
+        memory = stored(singular, n)
+        before = memory.copy()
+        name = f"cusolverDn{t}getrf"
+        assert call(LIBRARY, name, handle, n, n, memory, n, work, pivots, info) == 0
+        assert info[0] == 2 and (memory == before).all() and (pivots == -7).all()
+        memory = stored(indefinite, n)
+        before = memory.copy()
+        name = f"cusolverDn{t}potrf"
+        assert call(LIBRARY, name, handle, 0, n, memory, n, work, len(work), info) == 0
+        assert info[0] == 3 and (memory == before).all()
+        name = spelled(t, "syevd", "heevd")
+        memory = stored(broken, n)
+        assert call(LIBRARY, name, handle, 1, 0, n, memory, n, w, work, len(work), info) == 0
+        assert info[0] > 0 and (w == 7).all()
+        u, v = np.full((n, n), 7, dtype), np.full((n, n), 7, dtype)
+        assert call(LIBRARY, f"cusolverDn{t}gesvd", handle, ord("A"), ord("A"), n, n,
+                    stored(broken, n), n, w, u, n, v, n, work, len(work), 0, info) == 0
+        assert info[0] > 0 and (w == 7).all() and (u == 7).all() and (v == 7).all()

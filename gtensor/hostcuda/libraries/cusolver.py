@@ -94,6 +94,20 @@ def used(t: str, work: int, have: int, want: int) -> Callable[[], None]:
     return spoil
 
 
+def unless_failed(work: Callable[..., int], *outputs: np.ndarray) -> int:
+    """LAPACK's info of `work(*copies)`, written over the outputs only if it is 0.
+
+    What cuSOLVER leaves in them after a failure is not documented, so programs that ignore `info`
+    must not rely on it: here it is what lay there before.
+    """
+    copies = [np.array(a, order="F") for a in outputs]
+    info = work(*copies)
+    if info == 0:
+        for output, copy in zip(outputs, copies, strict=True):
+            output[...] = copy
+    return info
+
+
 # ---------------------------------------------------------------------------- helpers
 
 
@@ -159,6 +173,13 @@ def potrf_room(t: str, handle: int, uplo: int, n: int, a: int, lda: int, result:
     store(result, room(t, n), "i4")
 
 
+def cholesky(t: str, part: bytes, factor: np.ndarray) -> int:
+    """potrf over one matrix: where it fails, only `info` is documented."""
+    n = len(factor)
+    return unless_failed(
+        lambda copy: call(routine(t, "potrf"), part, n, copy, max(1, n)), factor)
+
+
 @function("cusolverDn{}potrf", "pii pi pi p", "SDCZ")
 def potrf(
     t: str, handle: int, uplo: int, n: int, a: int, lda: int, work: int, lwork: int, info: int
@@ -171,7 +192,7 @@ def potrf(
     def run() -> None:
         spoil()
         factor = matrix(a, n, n, lda, DTYPES[t])
-        store(info, call(routine(t, "potrf"), part, n, factor, lda), "i4")
+        store(info, cholesky(t, part, factor), "i4")
 
     context.enqueue(f"cusolverDn{t}potrf", run)
 
@@ -214,7 +235,7 @@ def potrf_batched(
         other = np.triu_indices(n, 1) if part == b"L" else np.tril_indices(n, -1)
         for i, address in enumerate(pointers(a, batch)):
             factor = matrix(address, n, n, lda, DTYPES[t])
-            store(infos + 4 * i, call(routine(t, "potrf"), part, n, factor, lda), "i4")
+            store(infos + 4 * i, cholesky(t, part, factor), "i4")
             factor[other] = np.nan
 
     context.enqueue(f"cusolverDn{t}potrfBatched", run)
@@ -255,7 +276,11 @@ def getrf_room(t: str, handle: int, m: int, n: int, a: int, lda: int, result: in
 def getrf(
     t: str, handle: int, m: int, n: int, a: int, lda: int, work: int, pivots: int, info: int
 ) -> None:
-    """getrf: without pivots (NULL) it does no exchanges."""
+    """getrf: without pivots (NULL) it does no exchanges.
+
+    Where U is singular, its text says what `info` is, and nothing of the factors and pivots. (That
+    of cublas<t>getrfBatched says that the factorization has been completed.)
+    """
     context = handles[handle]
     sizes(m, n)
     leads(lda, m)
@@ -266,9 +291,10 @@ def getrf(
         factors = matrix(a, m, n, lda, DTYPES[t])
         if pivots:
             order = view(pivots, (min(m, n),), "i4")
-            found = call(routine(t, "getrf"), m, n, factors, lda, order)
+            found = unless_failed(lambda copy, rows: call(
+                routine(t, "getrf"), m, n, copy, max(1, m), rows), factors, order)
         else:
-            found = cublas.eliminate(factors)
+            found = unless_failed(cublas.eliminate, factors)
         store(info, found, "i4")
 
     context.enqueue(f"cusolverDn{t}getrf", run)
@@ -312,8 +338,10 @@ def sytrf(
 
     def run() -> None:
         spoil()
-        factors = matrix(a, n, n, lda, DTYPES[t]), lda, view(pivots, (n,), "i4")
-        store(info, worked(t, routine(t, "sytrf"), part, n, *factors), "i4")
+        factors = matrix(a, n, n, lda, DTYPES[t]), view(pivots, (n,), "i4")
+        found = unless_failed(lambda copy, rows: worked(
+            t, routine(t, "sytrf"), part, n, copy, max(1, n), rows), *factors)
+        store(info, found, "i4")
 
     context.enqueue(f"cusolverDn{t}sytrf", run)
 
@@ -487,6 +515,9 @@ def gesvd(
         left = matrix(u, m, columns, ldu, DTYPES[t]), ldu
         right = matrix(vt, n if jobs[1] in (b"A", b"S") else 0, n, ldvt, DTYPES[t]), ldvt
         whole, values = matrix(a, m, n, lda, DTYPES[t]), view(s, (n,), real(t))
+        if not np.isfinite(whole).all():
+            store(info, max(1, n), "i4")  # superdiagonals that did not converge
+            return
         tail = (np.empty(5 * max(1, n), real(t)),) if t in "CZ" else ()
         arguments = (*jobs, m, n, whole, lda, values, *left, *right)
         store(info, worked(t, routine(t, "gesvd"), *arguments, tail=tail), "i4")
@@ -501,6 +532,8 @@ def decompose(
     """Writes U, S and V (not V^H) of one matrix; LAPACK's info and the norm of the residual."""
     m, n = shape
     x = matrix(a, m, n, lda, DTYPES[t])
+    if not np.isfinite(x).all():
+        return min(m, n) + 1, np.nan  # nothing else is written
     try:
         left, values, right = np.linalg.svd(x, full_matrices=whole)
     except np.linalg.LinAlgError:
@@ -661,13 +694,18 @@ def eigen(t: str, job: int, part: bytes, n: int, a: int, lda: int, w: int) -> in
     rest: tuple[Any, ...] = (small_work, -1)
     if t in "CZ":
         rest = (np.empty(1, real(t)), -1, *rest)
-    arguments = letter, part, n, matrix(a, n, n, lda, DTYPES[t]), lda, view(w, (n,), real(t))
-    call(name, *arguments, work, -1, *rest)
+    whole, values = matrix(a, n, n, lda, DTYPES[t]), view(w, (n,), real(t))
+    if not np.isfinite((np.triu if part == b"U" else np.tril)(whole)).all():
+        return max(1, n)  # the iteration does not converge
+    call(name, letter, part, n, whole, lda, values, work, -1, *rest)
     work = np.empty(max(1, int(work[0].real)), DTYPES[t])
     ranges = []
     for asked in rest[::2]:
         ranges += [np.empty(max(1, int(asked[0])), asked.dtype), max(1, int(asked[0]))]
-    return call(name, *arguments, work, len(work), *ranges)
+    return unless_failed(
+        lambda copy, found: call(
+            name, letter, part, n, copy, max(1, n), found, work, len(work), *ranges),
+        whole, values)
 
 
 def symmetric(job: int, uplo: int, n: int, lda: int) -> bytes:

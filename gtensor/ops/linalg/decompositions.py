@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gtensor.backend import factors
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample
@@ -108,9 +109,13 @@ def _cholesky_tangent(
     return ns.matmul(out, ns.scaled_triangles(both, **LOWER))
 
 
+def _cholesky_path(xp: ModuleType, x: Array) -> Array:
+    x = _symmetric_part(xp, x)
+    return np.linalg.cholesky(x) if xp is np else factors.cholesky(x)
+
+
 cholesky_op = op(
-    "cholesky",
-    **matrix_paths("cholesky", lambda xp, x: xp.linalg.cholesky(_symmetric_part(xp, x))),
+    "cholesky", **matrix_paths("cholesky", _cholesky_path),
     backward=_cholesky_backward, tangent=_cholesky_tangent, saves={"x": "out"}, floating=True,
     batch=unchanged,
     samples=[Sample((s,), definite) for s in ((1, 1, 1), (1, 3, 3), (2, 4, 4), (0, 2, 2))],
@@ -273,7 +278,10 @@ def settled_signs(xp: ModuleType, v: Array) -> Array:
 
 
 def _eigh_path(xp: ModuleType, x: Array) -> Array:
-    w, v = xp.linalg.eigh(_symmetric_part(xp, x))
+    x = _symmetric_part(xp, x)
+    w, v = xp.linalg.eigh(x)
+    if xp is not np:
+        factors.finite_or_nan(x, w, v)
     v *= settled_signs(xp, v)
     values, vectors = _eigh_items(x.shape[-1])
     return pack(xp, (w.astype(v.dtype), values), (v, vectors))
@@ -313,9 +321,16 @@ eigh_op = op(
     doc="Eigenvalues and eigenvectors of the symmetric part of matrices, end to end.",
 )
 
+def _eigvalsh_path(xp: ModuleType, x: Array) -> Array:
+    x = _symmetric_part(xp, x)
+    values = xp.linalg.eigvalsh(x)
+    if xp is not np:
+        factors.finite_or_nan(x, values)
+    return values
+
+
 eigvalsh_op = op(
-    "eigvalsh",
-    **matrix_paths("eigvalsh", lambda xp, x: xp.linalg.eigvalsh(_symmetric_part(xp, x))),
+    "eigvalsh", **matrix_paths("eigvalsh", _eigvalsh_path),
     backward=None, tangent=None, floating=True, batch=unchanged,
     composed=lambda x: parts_of(recorded, eigh_op(x), *_eigh_items(x.shape[-1]))[0],
     samples=[Sample((s,), leaning) for s in ((1, 3, 3), (2, 4, 4), (0, 2, 2))],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.array.creation import asarray
+from gtensor.backend import factors
 from gtensor.backend.cuda import cupy
 from gtensor.backend.layouts import product_shape
 from gtensor.engine.namespaces import raw, recorded
@@ -99,6 +100,14 @@ def matrix_paths(name: str, function: Path) -> dict[str, Path]:
         return path
 
     return {"cpu": on(lambda: np), "gpu": on(cupy)}
+
+
+def singular_parts(xp: ModuleType, x: Array, **options: bool) -> tuple[Array, Array, Array]:
+    """(U, S, Vh) of the library; NaN on a GPU where it cannot converge."""
+    u, s, vh = xp.linalg.svd(x, **options)
+    if xp is not np:
+        factors.finite_or_nan(x, u, s, vh)
+    return u, s, vh
 
 
 # -- matmul ----------------------------------------------------------------------------------------

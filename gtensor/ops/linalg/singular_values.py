@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from gtensor.backend import factors
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.batching import unchanged
 from gtensor.ops.linalg.decompositions import leaning, settled_signs
-from gtensor.ops.linalg.matrix_products import matrices, matrix_paths, swapped
+from gtensor.ops.linalg.matrix_products import matrices, matrix_paths, singular_parts, swapped
 from gtensor.ops.linalg.multi_output import (
     Shape,
     column,
@@ -50,7 +53,7 @@ def _svd_items(rows: int, columns: int, full: bool) -> tuple[Shape, Shape, Shape
 
 def _svd_path(xp: ModuleType, x: Array, *, full: bool) -> Array:
     items = _svd_items(x.shape[-2], x.shape[-1], full)
-    u, s, vh = xp.linalg.svd(x, full_matrices=full)
+    u, s, vh = singular_parts(xp, x, full_matrices=full)
     k = s.shape[-1]
     signs = settled_signs(xp, u[..., :k])
     u[..., :k] *= signs
@@ -169,8 +172,15 @@ svd_op = op(
     doc="The singular value decomposition, reduced or full, U, S and Vh end to end.",
 )
 
+def _svdvals_path(xp: ModuleType, x: Array) -> Array:
+    values = xp.linalg.svd(x, compute_uv=False)
+    if xp is not np:
+        factors.finite_or_nan(x, values)
+    return values
+
+
 svdvals_op = op(
-    "svdvals", **matrix_paths("svdvals", lambda xp, x: xp.linalg.svd(x, compute_uv=False)),
+    "svdvals", **matrix_paths("svdvals", _svdvals_path),
     backward=None, tangent=None, floating=True, batch=unchanged,
     composed=lambda x: svd(x, full_matrices=False).S,
     samples=_svd_samples(), reference=lambda torch, x: torch.linalg.svdvals(x),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gtensor.array.creation import asarray, eye
+from gtensor.backend import factors
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
@@ -22,7 +23,13 @@ from gtensor.ops.build.batching import Inputs, Mapped, behind, broadcasting, unc
 from gtensor.ops.elementwise.selection import where
 from gtensor.ops.linalg.decompositions import leaning
 from gtensor.ops.linalg.gemm import matmul
-from gtensor.ops.linalg.matrix_products import is_half, matrices, matrix_paths, swapped
+from gtensor.ops.linalg.matrix_products import (
+    is_half,
+    matrices,
+    matrix_paths,
+    singular_parts,
+    swapped,
+)
 from gtensor.ops.linalg.multi_output import Shape, pack, packed_in, parts_of, real_part
 from gtensor.ops.linalg.singular_values import svdvals
 from gtensor.ops.reduce.reductions import max as largest
@@ -53,12 +60,10 @@ def _inner(ns: Namespace, a: Array, b: Array) -> Array:
 
 
 def _solve_path(xp: ModuleType, x1: Array, x2: Array) -> Array:
-    if xp is not np and x1.shape[:-2] != x2.shape[:-2]:  # CuPy does not broadcast batches
-        lead = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
-        x1, x2 = (xp.broadcast_to(x, lead + x.shape[-2:]) for x in (x1, x2))
-    if xp is not np and not x2.size:  # a batch of nothing is too little for CuPy
-        return xp.empty(x2.shape, np.result_type(x1, x2))
-    return xp.linalg.solve(x1, x2)
+    if xp is np:
+        return np.linalg.solve(x1, x2)
+    lead = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    return factors.solve(*(xp.broadcast_to(x, lead + x.shape[-2:]) for x in (x1, x2)))
 
 
 def _solve_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -141,8 +146,12 @@ def _inv_tangent(
     return ns.negative(ns.matmul(ns.matmul(out, tangents[0]), out))
 
 
+def _inv_path(xp: ModuleType, x: Array) -> Array:
+    return np.linalg.inv(x) if xp is np else factors.inverse(x)
+
+
 inv_op = op(
-    "inv", **matrix_paths("inv", lambda xp, x: xp.linalg.inv(x)), floating=True,
+    "inv", **matrix_paths("inv", _inv_path), floating=True,
     saves={"x": "out"}, backward=_inv_backward, tangent=_inv_tangent, batch=unchanged,
     samples=_SQUARES,
     reference=lambda torch, x: torch.linalg.inv(x), doc="The inverse of square matrices.",
@@ -152,7 +161,7 @@ inv_op = op(
 def _inverse_or_nan_path(xp: ModuleType, x: Array) -> Array:
     """NumPy refuses a batch for one singular matrix; then each has its own turn."""
     try:
-        return xp.linalg.inv(x)
+        return _inv_path(xp, x)
     except np.linalg.LinAlgError:
         found = np.full_like(x, np.nan)
         if x.ndim > 2:
@@ -203,7 +212,7 @@ def _cofactor_path(xp: ModuleType, x: Array) -> Array:
     if not x.size:
         return xp.empty(x.shape, x.dtype)
     x, rows, columns = _scaled(xp, x)
-    u, s, vh = xp.linalg.svd(x)
+    u, s, vh = singular_parts(xp, x)
     part, power = _others(xp, s)
     top = power.max(axis=-1)
     sign = xp.linalg.det(u) * xp.linalg.det(vh)
@@ -260,7 +269,7 @@ def _cofactor_change_path(xp: ModuleType, x: Array, t: Array) -> Array:
     t = xp.ldexp(t, -rows - columns)
     size = xp.frexp(xp.abs(t).max(axis=(-2, -1), keepdims=True))[1]
     t = xp.ldexp(t, -size)
-    u, s, vh = xp.linalg.svd(x)
+    u, s, vh = singular_parts(xp, x)
     v = xp.swapaxes(vh, -1, -2)
     part, power = _others_of_two(xp, s)
     top = power.max(axis=(-2, -1), keepdims=True)
@@ -300,11 +309,10 @@ def _cofactor_change_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
     (x, t), (dx, dt) = primals, tangents
-    moved = None if dt is None else ns.cofactor_change(x, dt)
-    if dx is not None:
-        third = _third_change(ns, x, t, dx)
-        moved = third if moved is None else ns.add(moved, third)
-    return moved
+    if dx is None:
+        return ns.cofactor_change(x, dt)
+    third = _third_change(ns, x, t, dx)
+    return third if dt is None else ns.add(third, ns.cofactor_change(x, dt))
 
 
 cofactor_change = op(
@@ -430,7 +438,7 @@ def _tolerance(x: Tensor, rtol: Operand | None) -> Tensor:
 
 
 def _pinv_path(xp: ModuleType, x: Array, *, rtol: Array) -> Array:
-    u, s, vh = xp.linalg.svd(x, full_matrices=False)
+    u, s, vh = singular_parts(xp, x, full_matrices=False)
     limit = rtol[..., None] * s[..., :1]
     inverse = xp.where(s > limit, 1 / xp.where(s > limit, s, 1), 0).astype(s.dtype)
     flipped_u, v = (xp.conj(xp.swapaxes(part, -1, -2)) for part in (u, vh))
