@@ -409,6 +409,8 @@ def _commit(
             for node, grad in zip(kept, grads, strict=True):
                 if grad is None:
                     continue
+                if isinstance(node.retain, Node):
+                    node = node.retain
                 if recorded_walk:
                     # a recorded gradient may be shared: with the seed, or between two leaves
                     grad = (recorded.clone(grad) if node.grad is None

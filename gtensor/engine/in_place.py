@@ -14,6 +14,7 @@ from gtensor.engine.errors import GradientError
 from gtensor.engine.interchange import given_values
 from gtensor.engine.levels import Traced
 from gtensor.engine.op import Op
+from gtensor.engine.retained import node_after_write
 from gtensor.engine.tape import Leaf, Node, Record, new_record
 from gtensor.engine.tensor import Tensor
 from gtensor.settings import settings
@@ -181,7 +182,7 @@ def _into_first(
         plan = op.plan(mask, len(arrays))
         saved, guards = saves(plan, values, handles) if plan else op.nothing_saved
         node = new_record(op, parents, mask, saved, guards, params, target._array, device)
-        _replace_node(target, node)
+        target._node = node_after_write(target, node)
     if heard_error is not None:
         try:
             raise heard_error
@@ -208,15 +209,8 @@ def written_back(op: Op, target: Tensor, part: Array, value: Tensor, params: Par
     mask = (parents[0] is not None) + 2 * (parents[1] is not None)
     if mask and grad_enabled():
         node = new_record(op, parents, mask, (), (), params, target._array, target._device)
-        _replace_node(target, node)
+        target._node = node_after_write(target, node)
     return True
-
-
-def _replace_node(target: Tensor, node: Node) -> None:
-    """Give the handle the node of its new values; `retain_grad()` applies to the new node."""
-    before, target._node = target._node, node
-    if before is not None and before.retain:
-        before.retain, node.retain = False, True
 
 
 def _kept_values(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,7 +49,10 @@ class Node:
     seq: int
     grad: Tensor | None = None
     stream: Stream | None = None  # the op's stream, on devices with several
-    retain = False  # whether to keep the gradient of a tensor that is not a leaf
+    # Whether to keep the gradient of a tensor that is not a leaf, or the node to keep it for; and
+    # the record that keeps it for this node, see `retained`.
+    retain: bool | Node = False
+    heir: weakref.ref[Node] | None = None
     hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
     level: Level | None = None  # of the transform on whose tape it is; None for tensors
     collector: Collector | None = None  # of a leaf: who takes its gradient during a walk

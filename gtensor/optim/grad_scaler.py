@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import isfinite
 from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakKeyDictionary
-
-import numpy as np
 
 from gtensor.array.creation import asarray, full
 from gtensor.backend import get_device
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array
     from gtensor.optim.optimizer import Optimizer
 
+_LEAST, _LARGEST = 2.0**-149, (2 - 2.0**-23) * 2.0**127  # of float32
 _UNSCALED, _STEPPED = "unscale_", "step"
 
 
@@ -82,9 +80,7 @@ class GradScaler:
 
     @staticmethod
     def _check_scale(value: float) -> None:
-        with np.errstate(over="ignore"):
-            kept = np.float32(value)
-        if not (kept > 0 and isfinite(kept)):
+        if not _LEAST <= value <= _LARGEST:  # NaN is neither
             raise ValueError(f"a loss scale of {value} given; wanted a finite number above 0, as a "
                              "float32")
 

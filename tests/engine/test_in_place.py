@@ -344,3 +344,75 @@ def test_dtypes_and_memory_that_cannot_take_the_result_are_refused_with_a_senten
         row += 1.5
     half += 2
     assert half.tolist() == [3, 3]
+
+
+_VIEWS = {  # what is written, and read, after y.retain_grad(); ours and PyTorch's
+    "a part": lambda x, y: _times(y[0:2], 2),
+    "reshaped": lambda x, y: _times(y.reshape((2, 3)), 2),
+    "a view of a view": lambda x, y: _times(y.reshape((2, 3))[0], 2),
+    "transposed": lambda x, y: _times(y.reshape((2, 3)).T[1:], 2),
+    "twice": lambda x, y: _times(_times(y[0:2], 2), 3),
+    "by zeros": lambda x, y: _times(y[1:4], 0),
+    "with values that have a gradient": lambda x, y: _plus(y[1:3], x[0:2]),
+    "an element of a part": lambda x, y: _element(y[0:4], x[5] * 3),
+    "a part of a view": lambda x, y: _rows(y.reshape((2, 3))),
+    "a part, in the tensor's own name": lambda x, y: _own_part(y),
+}
+
+
+def _times(v, factor):
+    v *= factor
+    return v
+
+
+def _plus(v, other):
+    v += other
+    return v
+
+
+def _element(v, value):
+    v[1] = value
+    return v
+
+
+def _rows(v):
+    v[0] *= 2
+    return v
+
+
+def _own_part(y):
+    y[0:2] *= 2
+    return y
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("name", _VIEWS)
+def test_a_kept_gradient_is_of_the_values_after_a_write_through_a_view(name, create_graph, device):
+    """As PyTorch's; what read the tensor before the write adds nothing to it."""
+    found = []
+    for lib in (torch, gt):
+        if lib is torch:
+            x = torch.arange(1.0, 7.0, requires_grad=True)
+        else:
+            x = gt.arange(1.0, 7.0, dtype=gt.float32, device=device).requires_grad_()
+        y = x * 1.5
+        y.retain_grad()
+        before = y + 0
+        v = _VIEWS[name](x, y)
+        ((v * v).sum() + 10 * before.sum()).backward(
+            create_graph=create_graph and lib is gt)
+        found.append([t.grad.detach().numpy() for t in (x, y)])
+    np.testing.assert_array_equal(found[1][0], found[0][0])
+    np.testing.assert_array_equal(found[1][1], found[0][1])
+
+
+def test_a_copy_takes_no_kept_gradient_with_it():
+    """A reshape that copies shares no memory, so the tensor is not written."""
+    x = gt.tensor(np.ones((2, 3)), requires_grad=True)
+    y = (x * 1.5).T
+    y.retain_grad()
+    v = y.reshape((6,))
+    v *= 2
+    (v.sum() + y.sum()).backward()
+    np.testing.assert_array_equal(y.grad.numpy(), np.full((3, 2), 3.0))
