@@ -72,8 +72,8 @@ This page is written by `PYTHONPATH=tests python -m ops_page > docs/ops.md`; a t
   float32; others run on what they are given.
 - **CPU**: on how many samples the generated checks (`gt.testing.opcheck`) run; or in which op's
   checks it is one of the rules.
-- **CUDA**: what the GPU path launches: functions of CuPy, elementwise kernels, or those of a file
-  of `kernels/`. The checks run over it on a [host device](testing.md), too.
+- **CUDA**: what the GPU path launches: functions of CuPy, elementwise or reduction kernels, or
+  those of a file of `kernels/`. The checks run over it on a [host device](testing.md), too.
 - **GPU**: {gpu}
 """
 _NAMES = ("op", "dtypes", "saves", "passes", "derivatives", "vmap", "complex", "autocast", "CPU",
@@ -279,7 +279,7 @@ def batching_kind(op: Op) -> str:
 
 
 class Launched(Exception):
-    """A kernel would have been launched; `where` is its file, or "elementwise"."""
+    """A kernel would have been launched; `where` is its file, or its kind."""
 
     def __init__(self, where: str) -> None:
         super().__init__(where)
@@ -296,9 +296,12 @@ def numpy_for_cupy() -> Iterator[None]:
     def raw(kernel: kernels.Raw, dtype: Any) -> Any:
         raise Launched(kernel.file)
 
+    def reduction(*text: str) -> Any:
+        raise Launched("reduction")
+
     before = kernels.Elementwise.__call__, kernels.Raw.__getitem__, sys.modules.get("cupy")
     stand_in = types.ModuleType("cupy")
-    stand_in.__dict__.update(np.__dict__)
+    stand_in.__dict__.update(np.__dict__, ReductionKernel=reduction)
     kernels.Elementwise.__call__, kernels.Raw.__getitem__ = elementwise, raw  # type: ignore
     sys.modules["cupy"] = stand_in
     cuda.cupy.cache_clear()

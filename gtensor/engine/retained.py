@@ -32,7 +32,7 @@ def _view_written(ns: Namespace, step: Step, g: Array) -> None:
 
 _VIEW_WRITTEN = Op(
     "view_written", inputs="x", cpu=lambda x: x, gpu=lambda x: x, backward=_view_written,
-    tangent=None, samples=None, doc="All of a tensor, after a view of it was written. Only recorded.",
+    tangent=None, samples=None, doc="All of a tensor, a view of which was written. Only recorded.",
 )
 
 

@@ -56,9 +56,10 @@ def _indexed(shapes: Any, key: Key, **params: Any) -> dict[str, Any]:
 # Where scaling finds nothing, or something odd: planes of six elements, a matrix of a row.
 OWN: dict[str, dict[str, Any]] = {
     **{name: _own(MATRICES) for name in (
-        "cholesky", "cofactor", "det", "eigh", "eigvalsh", "inv", "qr", "qr_complete",
-        "slogdet", "svd", "svdvals")},
+        "cholesky", "cofactor", "det", "eigh", "eigvalsh", "inv", "inverse_or_nan", "qr",
+        "qr_complete", "slogdet", "svd", "svdvals")},
     "pinv": _own(MATRICES, ()), "solve": _own(MATRICES, MATRICES),
+    "cofactor_change": _own(MATRICES, MATRICES),
     "undiagonal": _own((512,), shape=ROWS),
     "unslice": _own((500, 256), key=(slice(2, 502), slice(0, 512, 2)), shape=ROWS),
     "gather": _indexed(((1024, 512),), (np.arange(0, 1024, 2),)),
@@ -89,16 +90,17 @@ EXCEPTIONS: list[tuple[tuple[str, ...], dict[str, float], str]] = [
     ((FORWARD,), {
         "cholesky": 4, "qr": 2.6, "qr_complete": 2.6, "eigh": 4, "eigvalsh": 3.1, "svd": 2,
         "svdvals": 2.1, "solve": 5, "inv": 3, "det": 2, "slogdet": 2,
-        "cofactor": 6.2, "pinv": 5.1,
+        "cofactor": 6.2, "cofactor_change": 11.4, "inverse_or_nan": 3, "pinv": 5.1,
     }, "LAPACK overwrites its input, so it is handed copies, and answers new arrays"),
     ((HALF,), {
         "cholesky": 11, "qr": 7.1, "qr_complete": 7.1, "eigh": 10.8, "eigvalsh": 8.1, "svd": 6,
         "svdvals": 6.1, "solve": 15, "inv": 9, "det": 6, "slogdet": 6.1,
-        "cofactor": 15.3, "pinv": 13.2, "scaled_triangles": 4,
+        "cofactor": 15.3, "cofactor_change": 27.7, "inverse_or_nan": 9, "pinv": 13.2,
+        "scaled_triangles": 4,
     }, "the same in float32, which is two units each time"),
     ((BACKWARD,), {
-        "cholesky": 9, "qr": 5, "eigh": 3.3, "svd": 3.5, "solve": 6, "inv": 1.1, "det": 7.2,
-        "slogdet": 4, "cofactor": 7, "pinv": 6.1,
+        "cholesky": 9, "qr": 5, "eigh": 3.3, "svd": 4, "solve": 6, "inv": 1.1, "det": 7.2,
+        "slogdet": 4, "cofactor": 11.4, "cofactor_change": 15.4, "inverse_or_nan": 1.1, "pinv": 6.1,
     }, "a chain of products of matrices; none can be written over its factors"),
     ((BACKWARD,), {"feed_forward": 0.9}, "the gradient of the hidden values, which is no input's"),
     ((BACKWARD,), {"lstm": 4, "gru": 4}, "the gradients of all steps' gates, which are no input's"),

@@ -111,7 +111,7 @@ def _cholesky_tangent(
 
 def _cholesky_path(xp: ModuleType, x: Array) -> Array:
     x = _symmetric_part(xp, x)
-    return np.linalg.cholesky(x) if xp is np else factors.cholesky(x)
+    return xp.linalg.cholesky(x) if isinstance(x, np.ndarray) else factors.cholesky(x)
 
 
 cholesky_op = op(
@@ -278,9 +278,8 @@ def settled_signs(xp: ModuleType, v: Array) -> Array:
 
 
 def _eigh_path(xp: ModuleType, x: Array) -> Array:
-    x = _symmetric_part(xp, x)
-    w, v = xp.linalg.eigh(x)
-    if xp is not np:
+    w, v = xp.linalg.eigh(_symmetric_part(xp, x))
+    if not isinstance(x, np.ndarray):
         factors.finite_or_nan(x, w, v)
     v *= settled_signs(xp, v)
     values, vectors = _eigh_items(x.shape[-1])
@@ -322,9 +321,8 @@ eigh_op = op(
 )
 
 def _eigvalsh_path(xp: ModuleType, x: Array) -> Array:
-    x = _symmetric_part(xp, x)
-    values = xp.linalg.eigvalsh(x)
-    if xp is not np:
+    values = xp.linalg.eigvalsh(_symmetric_part(xp, x))
+    if not isinstance(x, np.ndarray):
         factors.finite_or_nan(x, values)
     return values
 

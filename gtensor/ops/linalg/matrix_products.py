@@ -105,7 +105,7 @@ def matrix_paths(name: str, function: Path) -> dict[str, Path]:
 def singular_parts(xp: ModuleType, x: Array, **options: bool) -> tuple[Array, Array, Array]:
     """(U, S, Vh) of the library; NaN on a GPU where it cannot converge."""
     u, s, vh = xp.linalg.svd(x, **options)
-    if xp is not np:
+    if not isinstance(x, np.ndarray):
         factors.finite_or_nan(x, u, s, vh)
     return u, s, vh
 

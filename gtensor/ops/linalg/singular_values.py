@@ -94,14 +94,15 @@ def _tangent_of_all(ns: Namespace, u: Array, d_first: Array, k: int) -> Array:
 
 
 def _gaps_and_shares(ns: Namespace, s: Array) -> tuple[Array, Array, Array]:
-    """[i, j]: s_j - s_i, s_j / (s_i + s_j) and s_i / (s_i + s_j).
+    """[i, j]: s_j - s_i, s_j / (s_i + s_j) and s_i / (s_i + s_j), which is a view.
 
     So s_j / (s_j^2 - s_i^2) is a share over a gap, without squares, which vanish or overflow.
     """
     across, down = row(ns, s), column(ns, s)
     both = ns.add(across, down)
     both = ns.where(ns.equal(both, 0), 1.0, both)
-    return ns.subtract(across, down), ns.divide(across, both), ns.divide(down, both)
+    share = ns.divide(across, both, out=both)
+    return ns.subtract(across, down), share, swapped(ns, share)
 
 
 def _svd_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -174,7 +175,7 @@ svd_op = op(
 
 def _svdvals_path(xp: ModuleType, x: Array) -> Array:
     values = xp.linalg.svd(x, compute_uv=False)
-    if xp is not np:
+    if not isinstance(x, np.ndarray):
         factors.finite_or_nan(x, values)
     return values
 

@@ -60,8 +60,8 @@ def _inner(ns: Namespace, a: Array, b: Array) -> Array:
 
 
 def _solve_path(xp: ModuleType, x1: Array, x2: Array) -> Array:
-    if xp is np:
-        return np.linalg.solve(x1, x2)
+    if isinstance(x1, np.ndarray):
+        return xp.linalg.solve(x1, x2)
     lead = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     return factors.solve(*(xp.broadcast_to(x, lead + x.shape[-2:]) for x in (x1, x2)))
 
@@ -147,7 +147,7 @@ def _inv_tangent(
 
 
 def _inv_path(xp: ModuleType, x: Array) -> Array:
-    return np.linalg.inv(x) if xp is np else factors.inverse(x)
+    return xp.linalg.inv(x) if isinstance(x, np.ndarray) else factors.inverse(x)
 
 
 inv_op = op(
@@ -249,11 +249,15 @@ def _others_of_two(xp: ModuleType, s: Array) -> tuple[Array, Array]:
     before = xp.concatenate([one, xp.cumprod(part[..., :-1], axis=-1)], axis=-1)
     after = xp.concatenate([one, xp.cumprod(part[..., :0:-1], axis=-1)], axis=-1)[..., ::-1]
     up_to = xp.cumprod(xp.where(behind, part[..., None, :], 1.0), axis=-1)
-    between = xp.concatenate([xp.ones_like(up_to[..., :1]), up_to[..., :-1]], axis=-1)
-    upper = xp.where(behind, before[..., :, None] * between * after[..., None, :], 0.0)
-    product, more = xp.frexp(upper + xp.swapaxes(upper, -1, -2))
-    rest = power.sum(axis=-1)[..., None, None] - power[..., :, None] - power[..., None, :]
-    return product.astype(s.dtype), more + rest
+    upper = xp.zeros_like(up_to)
+    upper[..., 1:] = up_to[..., :-1]
+    upper *= before[..., :, None]
+    upper *= after[..., None, :]
+    upper *= behind
+    product, more = xp.frexp(xp.add(upper, xp.swapaxes(upper, -1, -2), out=up_to))
+    more += (power.sum(axis=-1, keepdims=True) - power).astype(more.dtype)[..., :, None]
+    more -= power.astype(more.dtype)[..., None, :]
+    return product.astype(s.dtype), more
 
 
 def _cofactor_change_path(xp: ModuleType, x: Array, t: Array) -> Array:
@@ -274,11 +278,13 @@ def _cofactor_change_path(xp: ModuleType, x: Array, t: Array) -> Array:
     part, power = _others_of_two(xp, s)
     top = power.max(axis=(-2, -1), keepdims=True)
     sign = xp.linalg.det(u) * xp.linalg.det(vh)
-    part = xp.ldexp(part, power - top) * sign[..., None, None]
-    inner = xp.matmul(xp.matmul(xp.swapaxes(u, -1, -2), t), v)
+    part = xp.ldexp(part, xp.subtract(power, top, out=power), out=part)
+    part *= sign[..., None, None]
+    inner = xp.matmul(xp.matmul(xp.swapaxes(u, -1, -2), t, out=x), v, out=t)
     along = xp.matmul(part, xp.diagonal(inner, 0, -2, -1)[..., None])
-    inner = xp.eye(x.shape[-1], dtype=x.dtype) * along - part * xp.swapaxes(inner, -1, -2)
-    inner = xp.matmul(xp.matmul(u, inner), vh)
+    part *= xp.swapaxes(inner, -1, -2)
+    inner = xp.subtract(xp.eye(x.shape[-1], dtype=x.dtype) * along, part, out=part)
+    inner = xp.matmul(xp.matmul(u, inner, out=x), vh, out=t)
     return _unscaled(xp, inner, (top + size)[..., 0, 0], rows, columns)
 
 

@@ -58,7 +58,8 @@ def _settled(
     if out is not None:
         out[...] = total
         return out
-    return total.astype(x.dtype if dtype is None else dtype, copy=False)
+    wanted = x.dtype if dtype is None else dtype
+    return total if total.dtype == wanted else total.astype(wanted)
 
 
 def _sum_of(function: np.ufunc, x: Array, center: Array, axis: tuple[int, ...]) -> Array:
