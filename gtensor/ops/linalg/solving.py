@@ -280,11 +280,12 @@ def _cofactor_change_path(xp: ModuleType, x: Array, t: Array) -> Array:
     sign = xp.linalg.det(u) * xp.linalg.det(vh)
     part = xp.ldexp(part, xp.subtract(power, top, out=power), out=part)
     part *= sign[..., None, None]
-    inner = xp.matmul(xp.matmul(xp.swapaxes(u, -1, -2), t, out=x), v, out=t)
+    spare = x if x.shape == shape else None  # directions of one matrix share what is above
+    inner = xp.matmul(xp.matmul(xp.swapaxes(u, -1, -2), t, out=spare), v, out=t)
     along = xp.matmul(part, xp.diagonal(inner, 0, -2, -1)[..., None])
-    part *= xp.swapaxes(inner, -1, -2)
-    inner = xp.subtract(xp.eye(x.shape[-1], dtype=x.dtype) * along, part, out=part)
-    inner = xp.matmul(xp.matmul(u, inner, out=x), vh, out=t)
+    moved = xp.multiply(part, xp.swapaxes(inner, -1, -2), out=None if spare is None else part)
+    moved = xp.subtract(xp.eye(x.shape[-1], dtype=x.dtype) * along, moved, out=moved)
+    inner = xp.matmul(xp.matmul(u, moved, out=spare), vh, out=t)
     return _unscaled(xp, inner, (top + size)[..., 0, 0], rows, columns)
 
 
