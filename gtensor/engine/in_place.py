@@ -14,7 +14,6 @@ from gtensor.engine.errors import GradientError
 from gtensor.engine.interchange import given_values
 from gtensor.engine.levels import Traced
 from gtensor.engine.op import Op
-from gtensor.engine.retained import node_after_write
 from gtensor.engine.tape import Leaf, Node, Record, new_record
 from gtensor.engine.tensor import Tensor
 from gtensor.settings import settings
@@ -182,7 +181,7 @@ def _into_first(
         plan = op.plan(mask, len(arrays))
         saved, guards = saves(plan, values, handles) if plan else op.nothing_saved
         node = new_record(op, parents, mask, saved, guards, params, target._array, device)
-        target._node = node_after_write(target, node)
+        _replace_node(target, node)
     if heard_error is not None:
         try:
             raise heard_error
@@ -209,8 +208,21 @@ def written_back(op: Op, target: Tensor, part: Array, value: Tensor, params: Par
     mask = (parents[0] is not None) + 2 * (parents[1] is not None)
     if mask and grad_enabled():
         node = new_record(op, parents, mask, (), (), params, target._array, target._device)
-        target._node = node_after_write(target, node)
+        _replace_node(target, node)
     return True
+
+
+def _replace_node(target: Tensor, node: Node) -> None:
+    """Give the handle the node of its new values; gradients that are kept go with them."""
+    at = target._node
+    while at is not None:
+        if at.retain or at.heir is not None:
+            from gtensor.engine.retained import node_after_write
+
+            node = node_after_write(target, node)
+            break
+        at = at.parents[0] if isinstance(at, Record) and at.op.view and at.parents else None
+    target._node = node
 
 
 def _kept_values(

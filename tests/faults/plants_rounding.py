@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 
 from gtensor.backend import factors
-from gtensor.engine import in_place
+from gtensor.engine import retained
 from gtensor.engine.namespaces import raw
 from gtensor.ops.activations import activation
 from gtensor.ops.linalg import singular_values, solving
@@ -118,4 +118,4 @@ def kept_gradient_stays_behind() -> Context:
         if target._node is not None and target._node.retain:
             target._node.retain, node.retain = False, True
         return node
-    return patch.object(in_place, "node_after_write", node_after_write)
+    return patch.object(retained, "node_after_write", node_after_write)

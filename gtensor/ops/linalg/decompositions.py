@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gtensor.backend import factors
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample
@@ -26,7 +25,13 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import matrix_transpose
 from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.path_builders import placed
-from gtensor.ops.linalg.matrix_products import conjugated, matrices, matrix_paths, swapped
+from gtensor.ops.linalg.matrix_products import (
+    conjugated,
+    gpu_factors,
+    matrices,
+    matrix_paths,
+    swapped,
+)
 from gtensor.ops.linalg.multi_output import (
     LOWER,
     UPPER,
@@ -111,7 +116,7 @@ def _cholesky_tangent(
 
 def _cholesky_path(xp: ModuleType, x: Array) -> Array:
     x = _symmetric_part(xp, x)
-    return xp.linalg.cholesky(x) if isinstance(x, np.ndarray) else factors.cholesky(x)
+    return xp.linalg.cholesky(x) if isinstance(x, np.ndarray) else gpu_factors().cholesky(x)
 
 
 cholesky_op = op(
@@ -280,7 +285,7 @@ def settled_signs(xp: ModuleType, v: Array) -> Array:
 def _eigh_path(xp: ModuleType, x: Array) -> Array:
     w, v = xp.linalg.eigh(_symmetric_part(xp, x))
     if not isinstance(x, np.ndarray):
-        factors.finite_or_nan(x, w, v)
+        gpu_factors().finite_or_nan(x, w, v)
     v *= settled_signs(xp, v)
     values, vectors = _eigh_items(x.shape[-1])
     return pack(xp, (w.astype(v.dtype), values), (v, vectors))
@@ -323,7 +328,7 @@ eigh_op = op(
 def _eigvalsh_path(xp: ModuleType, x: Array) -> Array:
     values = xp.linalg.eigvalsh(_symmetric_part(xp, x))
     if not isinstance(x, np.ndarray):
-        factors.finite_or_nan(x, values)
+        gpu_factors().finite_or_nan(x, values)
     return values
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.array.creation import asarray
-from gtensor.backend import factors
 from gtensor.backend.cuda import cupy
 from gtensor.backend.layouts import product_shape
 from gtensor.engine.namespaces import raw, recorded
@@ -102,11 +101,18 @@ def matrix_paths(name: str, function: Path) -> dict[str, Path]:
     return {"cpu": on(lambda: np), "gpu": on(cupy)}
 
 
+def gpu_factors() -> ModuleType:
+    """`backend.factors`, which programs on the CPU do not load."""
+    from gtensor.backend import factors
+
+    return factors
+
+
 def singular_parts(xp: ModuleType, x: Array, **options: bool) -> tuple[Array, Array, Array]:
     """(U, S, Vh) of the library; NaN on a GPU where it cannot converge."""
     u, s, vh = xp.linalg.svd(x, **options)
     if not isinstance(x, np.ndarray):
-        factors.finite_or_nan(x, u, s, vh)
+        gpu_factors().finite_or_nan(x, u, s, vh)
     return u, s, vh
 
 

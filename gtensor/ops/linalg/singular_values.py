@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gtensor.backend import factors
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.batching import unchanged
 from gtensor.ops.linalg.decompositions import leaning, settled_signs
-from gtensor.ops.linalg.matrix_products import matrices, matrix_paths, singular_parts, swapped
+from gtensor.ops.linalg.matrix_products import (
+    gpu_factors,
+    matrices,
+    matrix_paths,
+    singular_parts,
+    swapped,
+)
 from gtensor.ops.linalg.multi_output import (
     Shape,
     column,
@@ -176,7 +181,7 @@ svd_op = op(
 def _svdvals_path(xp: ModuleType, x: Array) -> Array:
     values = xp.linalg.svd(x, compute_uv=False)
     if not isinstance(x, np.ndarray):
-        factors.finite_or_nan(x, values)
+        gpu_factors().finite_or_nan(x, values)
     return values
 
 

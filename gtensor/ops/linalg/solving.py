@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gtensor.array.creation import asarray, eye
-from gtensor.backend import factors
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
@@ -24,6 +23,7 @@ from gtensor.ops.elementwise.selection import where
 from gtensor.ops.linalg.decompositions import leaning
 from gtensor.ops.linalg.gemm import matmul
 from gtensor.ops.linalg.matrix_products import (
+    gpu_factors,
     is_half,
     matrices,
     matrix_paths,
@@ -63,7 +63,7 @@ def _solve_path(xp: ModuleType, x1: Array, x2: Array) -> Array:
     if isinstance(x1, np.ndarray):
         return xp.linalg.solve(x1, x2)
     lead = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
-    return factors.solve(*(xp.broadcast_to(x, lead + x.shape[-2:]) for x in (x1, x2)))
+    return gpu_factors().solve(*(xp.broadcast_to(x, lead + x.shape[-2:]) for x in (x1, x2)))
 
 
 def _solve_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -147,7 +147,7 @@ def _inv_tangent(
 
 
 def _inv_path(xp: ModuleType, x: Array) -> Array:
-    return xp.linalg.inv(x) if isinstance(x, np.ndarray) else factors.inverse(x)
+    return xp.linalg.inv(x) if isinstance(x, np.ndarray) else gpu_factors().inverse(x)
 
 
 inv_op = op(
