@@ -79,7 +79,7 @@ def _scatter_examples(
 
 def _exchanged(ns: Namespace, x: Any) -> Any:
     """The first two axes exchanged."""
-    return ns.permute_dims(x, axes=(1, 0, *range(2, x.ndim)))
+    return ns.permute_dims(x, axes=(1 - x.ndim, -x.ndim, *range(2 - x.ndim, 0)))
 
 
 sum_op = op(

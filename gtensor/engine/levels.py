@@ -157,7 +157,9 @@ class Level:
             if isinstance(x, Traced) and x._node is not None and x._level is self:
                 tracked = self.grad_enabled and grad_enabled()
                 break
-        if tracked and (op.backward is None or op.saves_extras) and op.composed is not None:
+        # no extras come of a composed form, so a rule that wants them gets the op's own
+        if tracked and (op.backward is None or (op.saves_extras and store is None)) and (
+                op.composed is not None):
             return op.composed(*inputs, **params)
         result, extras = self.run(op, inputs, params, tracked or store is not None)
         if store is not None:

@@ -15,7 +15,7 @@ from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.build.arguments import want_tensors
-from gtensor.ops.build.batching import Inputs, Mapped
+from gtensor.ops.build.batching import Inputs, Mapped, behind
 from gtensor.ops.build.cpu_tiles import SMALL, computed_in
 from gtensor.ops.build.path_builders import placed, tiles
 from gtensor.settings import settings
@@ -94,8 +94,7 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
 def _batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
     """A batch of tables gets axes of 1, for the leading axes of x between."""
     x, *tables = inputs
-    missing = x.ndim - mapped[0] - 3
-    tables = [ns.reshape(t, shape=(t.shape[0], *(1,) * missing, *t.shape[1:])) if m else t
+    tables = [behind(ns, t, m, x.ndim - mapped[0] - 1)
               for t, m in zip(tables, mapped[1:], strict=True)]
     if not mapped[0]:
         size = next(t.shape[0] for t, m in zip(tables, mapped[1:], strict=True) if m)

@@ -18,7 +18,15 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
-from gtensor.ops.build.batching import Inputs, Mapped, behind, broadcasting, unchanged
+from gtensor.ops.build.batching import (
+    Inputs,
+    Mapped,
+    batch_size,
+    behind,
+    broadcasting,
+    spread,
+    unchanged,
+)
 from gtensor.ops.elementwise.selection import where
 from gtensor.ops.linalg.decompositions import leaning
 from gtensor.ops.linalg.gemm import matmul
@@ -483,8 +491,10 @@ def _pinv_tangent(
 def _pinv_batch(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> Any:
-    x, rtol = inputs
-    return run(x, behind(ns, rtol, mapped[1], x.ndim - mapped[0] - 2), **params)
+    (x, rtol), size = inputs, batch_size(inputs, mapped)
+    lead = max(x.ndim - mapped[0] - 2, rtol.ndim - mapped[1])  # rtol may have axes of other vmaps
+    x = spread(ns, behind(ns, x, mapped[0], lead + 2), mapped[0], size)
+    return run(x, behind(ns, rtol, mapped[1], lead), **params)
 
 
 def _limits(rng: np.random.Generator, shape: Shape) -> np.ndarray:

@@ -78,7 +78,8 @@ def rows_dweight(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, param
         x = ns.subtract(x, mean[0]) if mean else x
     product = ns.multiply(g, ns.multiply(x, rstd))
     total = ns.sum(product, axis=tuple(range(mapped[0] - g.ndim, -dims)))
-    return spread(ns, in_dtype(ns, total, g.dtype), any(mapped), size)
+    own = any(mapped[:2] if ns is recorded else mapped)  # recorded ops do not read the statistics
+    return spread(ns, in_dtype(ns, total, g.dtype), own, size)
 
 
 # -- group norm: examples are images ---------------------------------------------------------------
@@ -207,9 +208,10 @@ def _beside(ns: Namespace, a: Any, mapped: bool, ndim: int) -> Any:
     return ns.reshape(a, shape=(*lead, a.shape[-1], *(1,) * (ndim - 2)))
 
 
-def _own_statistics(ns: Namespace, x: Any) -> tuple[Any, Any]:
-    """Mean and variance (C) of x (images, C, ...), in ops that have derivatives."""
-    axes = (-x.ndim, *range(2 - x.ndim, 0))
+def _own_statistics(ns: Namespace, x: Any, mapped: bool) -> tuple[Any, Any]:
+    """Mean and variance (C) of x (images, C, ...), or (N, C), in ops that have derivatives."""
+    ndim = x.ndim - mapped
+    axes = (-ndim, *range(2 - ndim, 0))
     deviation = ns.subtract(x, ns.mean(x, axis=axes, keepdims=True))
     return ns.mean(x, axis=axes), ns.mean(ns.square(deviation), axis=axes)
 
@@ -225,8 +227,8 @@ class _Formula:
         x, self.weight, bias, mean, var = arrays
         (mx, self.mw, mb, *shares), self.ns = mapped, ns
         self.ndim: int = x.ndim - mx
-        if params["training"] and (mean is None or ns is recorded) and not mx:
-            (mean, var), shares = _own_statistics(ns, x), [False, False]
+        if params["training"] and (mean is None or ns is recorded):
+            (mean, var), shares = _own_statistics(ns, x, mx), [mx, mx]
         self.statistics = [(mean, shares[0]), (var, shares[1])]
         self.rstd = self.wide(_inverse_deviation(ns, var, params["eps"]), shares[1])
         self.xhat = ns.multiply(ns.subtract(x, self.wide(mean, shares[0])), self.rstd)

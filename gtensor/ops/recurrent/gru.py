@@ -25,15 +25,17 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.flops import of_gru
 from gtensor.ops.build.path_builders import on_gpu, settled
-from gtensor.ops.linalg.linear import give_parameters
 from gtensor.ops.linalg.matrix_products import swapped
 from gtensor.ops.recurrent import sequences
 from gtensor.ops.recurrent.sequences import (
     Places,
+    affine,
+    affine_tangent,
     at,
     columns,
     dense,
     filled,
+    give_products,
     in_time,
     joined,
     narrowed,
@@ -41,6 +43,7 @@ from gtensor.ops.recurrent.sequences import (
     state,
     times,
     total,
+    weight_gradient,
     widened,
 )
 
@@ -60,7 +63,9 @@ def _write_inputs(
     bias = None
     if b_ih is not None and b_hh is not None:
         bias = ns.roll(b_ih, shifts=(width,))
-        bias = bias if bias.ndim >= b_hh.ndim else bias + 0 * b_hh  # one for each example
+        if bias.shape != b_hh.shape:  # some have leading axes: one for each example
+            shape = np.broadcast_shapes(bias.shape, b_hh.shape)
+            bias = device.copy(device.xp.broadcast_to(bias, shape))
         bias[columns(width, 3 * width)] += b_hh[columns(0, 2 * width)]
     sequences.write_inputs(device, x, ns.roll(w_ih, shifts=(width, 0)), bias,
                            gates[columns(0, 3 * width)])
@@ -232,10 +237,10 @@ class _Cell(NamedTuple):
 def _unrolled(primals: Any, reverse: bool) -> list[_Cell]:
     x, h, w_ih, w_hh, b_ih, b_hh = primals
     ns, found = recorded, []
-    inputs = ns.linear(x, w_ih, b_ih)
+    inputs = affine(ns, x, w_ih, b_ih, 3)
     for t in Places(x.shape[-3], reverse).order:
         own = parts(ns, state(ns, inputs, t), 3)
-        r, z, q = parts(ns, ns.linear(h, w_hh, b_hh), 3)
+        r, z, q = parts(ns, affine(ns, h, w_hh, b_hh, 2), 3)
         r, z = ns.sigmoid(own[0] + r), ns.sigmoid(own[1] + z)
         n = ns.tanh(own[2] + r * q)
         found.append(_Cell(t, h, n, r, z, q, n + z * (h - n)))
@@ -267,7 +272,7 @@ def _grad_recorded(g: Tensor, inputs: Any, reverse: bool) -> tuple[Any, Any]:
              dh * (cell.h - cell.n) * cell.z * (1 - cell.z), dn * cell.r]
         change = ns.concat(*d, axis=-1, sizes=(width,) * 4)
         through = ns.slice(change, key=columns(width, 4 * width))
-        dh = dh * cell.z + ns.linear(through, swapped(ns, w_hh), None)
+        dh = dh * cell.z + affine(ns, through, swapped(ns, w_hh), None, 2)
         changes[cell.step] = change
     return joined(changes), total(ns, dh, state(ns, g, places.first))
 
@@ -286,19 +291,22 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     else:
         d, dh = ns.gru_grad(g, w_hh, gates, y, reverse=reverse)
     before = ns.slice(y, key=at(Places(x.shape[-3], reverse).read))
-    give_parameters(ns, step, ns.slice(d, key=columns(width, 4 * width)), before, (3, 5))
+    give_products(ns, step, ns.slice(d, key=columns(width, 4 * width)), before, (3, 5))
     own = ns.slice(d, key=columns(0, 3 * width))  # n, r, z
     if step.needs(4):
-        sums = ns.sum(own, axis=tuple(range(-len(own.shape), -1)))
+        first = -len(own.shape) if len(step.shape(4)) == 1 else -3
+        sums = ns.sum(own, axis=tuple(range(first, -1)))
         step.give(4, ns.roll(sums, shifts=(-width,)))
     if step.needs(2):
-        step.give(2, ns.roll(ns.linear_grad_weight(own, x), shifts=(-width, 0)))
+        plain = len(step.shape(2)) == 2
+        found = ns.linear_grad_weight(own, x) if plain else weight_gradient(ns, own, x)
+        step.give(2, ns.roll(found, shifts=(-width, 0)))
     if step.needs(1):
         step.give(1, dh)
     if step.needs(0):
         buffer, beta = step.into(0)
         rolled = ns.roll(w_ih, shifts=(width, 0))
-        step.give(0, ns.linear(own, swapped(ns, rolled), None, out=buffer, beta=beta))
+        step.give(0, affine(ns, own, swapped(ns, rolled), None, 3, buffer, beta))
 
 
 def _tangent(
@@ -306,10 +314,10 @@ def _tangent(
 ) -> Any:
     dx, dh, dw_ih, dw_hh, db_ih, db_hh = tangents
     x, h0, w_ih, w_hh, b_ih, _ = primals
-    inputs = sequences.inputs_tangent(ns, (x, w_ih, b_ih), (dx, dw_ih, db_ih), w_hh.shape[-2])
+    inputs = affine_tangent(ns, (x, w_ih, b_ih), (dx, dw_ih, db_ih), 3)
     first, made = dh, []
     for cell in _unrolled(primals, params["reverse"]):
-        change = sequences.state_tangent(ns, cell.h, dh, w_hh, dw_hh, db_hh)
+        change = affine_tangent(ns, (cell.h, w_hh, None), (dh, dw_hh, db_hh), 2)
         own, through = ([None] * 3 if a is None else parts(ns, a, 3) for a in (
             None if inputs is None else state(ns, inputs, cell.step), change))
         dr = times(total(ns, own[0], through[0]), cell.r * (1 - cell.r))

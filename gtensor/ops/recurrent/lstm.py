@@ -23,14 +23,16 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.flops import of_lstm
 from gtensor.ops.build.path_builders import on_gpu, settled
-from gtensor.ops.linalg.linear import give_parameters
 from gtensor.ops.linalg.matrix_products import swapped
 from gtensor.ops.recurrent import sequences
 from gtensor.ops.recurrent.sequences import (
     Places,
+    affine,
+    affine_tangent,
     at,
     dense,
     filled,
+    give_products,
     in_time,
     joined,
     narrowed,
@@ -233,10 +235,10 @@ class _Cell(NamedTuple):
 def _unrolled(primals: Any, reverse: bool) -> list[_Cell]:
     x, h, c, w_ih, w_hh, b_ih, b_hh = primals
     ns = recorded
-    inputs = ns.linear(x, w_ih, None if b_ih is None else ns.add(b_ih, b_hh))
+    inputs = affine(ns, x, w_ih, None if b_ih is None else ns.add(b_ih, b_hh), 3)
     found = []
     for t in Places(x.shape[-3], reverse).order:
-        i, f, g, o = parts(ns, state(ns, inputs, t) + ns.linear(h, w_hh, None), 4)
+        i, f, g, o = parts(ns, state(ns, inputs, t) + affine(ns, h, w_hh, None, 2), 4)
         gates = [ns.sigmoid(i), ns.sigmoid(f), ns.tanh(g), ns.sigmoid(o)]
         cell = gates[1] * c + gates[0] * gates[2]
         curve = ns.tanh(cell)
@@ -275,7 +277,7 @@ def _grad_recorded(g: Tensor, inputs: Any, reverse: bool) -> tuple[Any, Any, Any
         terms = (dc * c, dc * cell.c, dc * i, dh * cell.curve)
         d = [term * slope for term, slope in zip(terms, _slopes(cell.gates), strict=True)]
         changes[cell.step] = ns.concat(*d, axis=-1, sizes=(w_hh.shape[-1],) * 4)
-        dh, dc = ns.linear(changes[cell.step], swapped(ns, w_hh), None), dc * f
+        dh, dc = affine(ns, changes[cell.step], swapped(ns, w_hh), None, 2), dc * f
     return joined(changes), total(ns, dh, state(ns, g, places.first)), dc
 
 
@@ -293,14 +295,14 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     else:
         d, dh, dc = ns.lstm_grad(g, w_hh, gates, cells, reverse=reverse)
     before = ns.slice(y, key=at(Places(x.shape[-3], reverse).read))
-    give_parameters(ns, step, d, before, (4, 6))
-    give_parameters(ns, step, d, x, (3, 5))
+    give_products(ns, step, d, before, (4, 6))
+    give_products(ns, step, d, x, (3, 5))
     for place, change in ((1, dh), (2, dc)):
         if step.needs(place):
             step.give(place, change)
     if step.needs(0):
         buffer, beta = step.into(0)
-        step.give(0, ns.linear(d, swapped(ns, w_ih), None, out=buffer, beta=beta))
+        step.give(0, affine(ns, d, swapped(ns, w_ih), None, 3, buffer, beta))
 
 
 def _tangent(
@@ -309,11 +311,12 @@ def _tangent(
     dx, dh, dc, dw_ih, dw_hh, db_ih, db_hh = tangents
     x, h0, _, w_ih, w_hh, b_ih, _ = primals
     biased = dx, dw_ih, total(ns, db_ih, db_hh)
-    inputs = sequences.inputs_tangent(ns, (x, w_ih, b_ih), biased, w_hh.shape[-2])
+    inputs = affine_tangent(ns, (x, w_ih, b_ih), biased, 3)
     first, made = dh, []
     for cell in _unrolled(primals, params["reverse"]):
         own = None if inputs is None else state(ns, inputs, cell.step)
-        change = total(ns, own, sequences.state_tangent(ns, cell.h, dh, w_hh, dw_hh))
+        change = total(ns, own, affine_tangent(
+            ns, (cell.h, w_hh, None), (dh, dw_hh, None), 2))
         pieces = [None] * 4 if change is None else parts(ns, change, 4)
         di, df, dg, do = map(times, pieces, _slopes(cell.gates))
         i, f, g, o = cell.gates

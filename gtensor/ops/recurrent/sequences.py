@@ -20,14 +20,15 @@ from gtensor.engine.samples import Sample
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.batching import Inputs, Mapped, batch_size, behind, spread
 from gtensor.ops.build.path_builders import settled
-from gtensor.ops.linalg.linear import linear_tangent
+from gtensor.ops.linalg.linear import give_parameters
+from gtensor.ops.linalg.matrix_products import swapped
 
 if TYPE_CHECKING:
     import numpy as np
 
     from gtensor.backend.typing import Array
     from gtensor.engine.tensor import Tensor
-    from gtensor.engine.typing import ArrayOrTensor, Namespace, Values
+    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
 
 Key = tuple[Any, ...]
 
@@ -136,25 +137,67 @@ def times(change: Any, slope: Any) -> Any:
     return None if change is None else change * slope
 
 
-def inputs_tangent(
-    ns: Namespace, primals: Values, tangents: Values, width: int
-) -> Any:
-    """The tangent of x @ weight.T + bias for x, weight, bias; None where none reaches it."""
-    if all(t is None for t in tangents):
-        return None
-    x: Any = primals[0]
-    like: Any = zeros((*x.shape[:-1], width), x.dtype, x.device)  # of which the shape alone is read
-    return linear_tangent(ns, primals, tangents, like, {})
+def _between(ns: Namespace, parameter: Any, own: int, more: int) -> Any:
+    """Axes of size 1 between the leading axes of a parameter and its own."""
+    shape = parameter.shape
+    lead = len(shape) - own
+    return parameter if not lead else ns.reshape(
+        parameter, shape=(*shape[:lead], *(1,) * more, *shape[lead:]))
 
 
-def state_tangent(
-    ns: Namespace, h: Any, dh: Any, weight: Any, dweight: Any, dbias: Any = None
+def affine(
+    ns: Namespace, x: Any, weight: Any, bias: Any, axes: int, out: Any = None, beta: float = 0.0
 ) -> Any:
-    """The tangent of h @ weight.T + bias."""
-    return total(ns, None if dh is None else ns.linear(dh, weight, None),
-                 None if dweight is None else ns.linear(h, dweight, None),
-                 None if dbias is None else ns.broadcast_to(
-                     dbias, shape=(*h.shape[:-1], dbias.shape[-1])))
+    """x @ weight.T + bias, of a sequence (`axes` 3) or a state (2).
+
+    A parameter that differs between examples of a `vmap` has leading axes, which are x's.
+    """
+    within = bias is None or len(bias.shape) == 1
+    if len(weight.shape) == 2:
+        y = ns.linear(x, weight, bias if within else None, out=out, beta=beta)
+        if within:
+            return y
+    else:
+        y = ns.matmul(x, swapped(ns, _between(ns, weight, 2, axes - 2)), out=out, beta=beta)
+    return y if bias is None else ns.add(y, _between(ns, bias, 1, axes - 1))
+
+
+def give_products(
+    ns: Namespace, step: Step, g: Any, x: Any, places: tuple[int, int]
+) -> None:
+    """The gradients of the parameters of `affine` at these places among the inputs."""
+    weight, bias = places
+    own = ((weight, 2), (bias, 1))
+    if all(not step.needs(i) or len(step.shape(i)) == axes for i, axes in own):
+        give_parameters(ns, step, g, x, places)
+        return
+    if step.needs(bias):
+        step.give(bias, ns.sum(g, axis=(-3, -2)))  # (..., G): the step sums what is left
+    if step.needs(weight):
+        step.give(weight, weight_gradient(ns, g, x))
+
+
+def weight_gradient(ns: Namespace, g: Any, x: Any) -> Any:
+    """That of the weight of `affine`, (..., out, in) with the leading axes of the sequences."""
+    if len(g.shape) == 3:
+        return ns.linear_grad_weight(g, x)
+    rows = [ns.reshape(a, shape=(*a.shape[:-3], a.shape[-3] * a.shape[-2], a.shape[-1]))
+            for a in (g, x)]
+    return ns.matmul(swapped(ns, rows[0]), rows[1])
+
+
+def affine_tangent(
+    ns: Namespace, primals: Values, tangents: Values, axes: int
+) -> Any:
+    """The tangent of `affine` for x, weight, bias; None where none reaches it."""
+    (x, weight, _), (dx, dweight, dbias) = primals, tangents
+    own: Any = dbias
+    if dbias is not None:
+        x_shape: Any = x.shape
+        own = _between(ns, dbias, 1, axes - 1)
+        own = ns.broadcast_to(own, shape=(*x_shape[:-1], own.shape[-1]))
+    return total(ns, None if dx is None else affine(ns, dx, weight, None, axes),
+                 None if dweight is None else affine(ns, x, dweight, None, axes), own)
 
 
 def filled(changes: Sequence[Any], like: Any) -> list[Any]:

@@ -220,8 +220,10 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     wanted = tuple([step.needs(i) for i in range(3)])
     a, initial, h = step.saved
     reuse = step.reuse(g) if wanted[1] else None
-    db, da, first = ns.linear_scan_grad(
-        g, a, h, initial, wanted=wanted, out=reuse, **step.params)
+    options = {**step.params, "wanted": wanted}
+    found: Any = (g, a, h, initial)
+    db, da, first = (_grad_recorded(*found, **options) if ns is recorded else
+                     ns.linear_scan_grad(*found, out=reuse, **options))
     for i, gradient in ((0, da), (2, first), (1, db)):
         if wanted[i]:
             step.give(i, gradient)
