@@ -235,10 +235,10 @@ def summed_path(
     x1, x2 = (x.reshape((1,) * (len(whole) - x.ndim) + x.shape) for x in (x1, x2))
     if not count:
         return out if beta else device.fill(out, 0)
-    joined, step = _as_one_product(x1, x2, axes), _step(device, whole, axes, target.size)
+    joined = _as_one_product(x1, x2, axes)
     if joined is not None:
         device.matmul(*joined, target.reshape(target.shape[-2:]), beta, alpha)
-    elif count <= _FEW or not step:
+    elif count <= _FEW or not (step := _step(device, whole, axes, target.size)):
         for index in np.ndindex(*[whole[i] for i in axes]):
             left, right = (_selected(x, axes, [slice(i, i + 1) for i in index]) for x in (x1, x2))
             device.matmul(left, right, target, beta, alpha)
