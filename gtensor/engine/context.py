@@ -238,12 +238,17 @@ def differentiating(arguments: Iterable[Node]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recomputing() -> Iterator[None]:
-    """A checkpointed function runs again; counts per step (batch norm's) must not change."""
-    before, STATE.recomputing = STATE.recomputing, True
+    """A checkpointed function runs again, as in its first run outside of all transforms.
+
+    Counts per step (batch norm's) must not change. The walk that needs the values may run within
+    transforms, whose levels would take up what the function differentiates or draws.
+    """
+    before = STATE.recomputing, STATE.levels
+    STATE.recomputing, STATE.levels = True, ()
     try:
         yield
     finally:
-        STATE.recomputing = before
+        STATE.recomputing, STATE.levels = before
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ from . import (
     plants_rounding,
     plants_streams,
     plants_variants,
+    plants_transforms,
 )
 
 Plant = Callable[[], AbstractContextManager[Any]]
@@ -182,6 +183,19 @@ FAULTS = [
           ByOpcheck("tanh", "tangent")),
     Fault("examples of a batch are apart", plants.batch_axis_broadcast,
           ByOpcheck("add", "batch"), raises=ValueError),
+    Fault("a saved value is a function of the inputs, also in nested transforms",
+          plants_transforms.statistics_are_constants,
+          ByTest("ops.test_nested_rules", "test_an_op_in_nested_transforms_is_the_loop",
+                 name="batch_norm")),
+    Fault("a checkpointed function runs again outside of transforms",
+          plants_transforms.checkpoint_within_the_walks_levels,
+          ByTest("engine.test_checkpointing_transforms",
+                 "test_the_second_run_is_outside_of_the_walks_transforms", name="grad",
+                 walk="batched", outside=True), raises=GradientError),
+    Fault("a leading axis of length 1 is no axis to sum over",
+          plants_transforms.single_product_in_parts,
+          ByTest("ops.linalg.test_leading_shapes", "test_products_of_matrices", rows=3, columns=5),
+          raises=ValueError),
     Fault("the gradient of a recurrent weight takes the states before the steps",
           plants_recurrent.states_after_the_steps, ByOpcheck("lstm", "backward", "torch")),
     Fault("a recurrent gradient has derivatives", plants_recurrent.slopes_not_differentiated,

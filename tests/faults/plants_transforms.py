@@ -1,0 +1,42 @@
+"""Mutations of batch rules, products, checkpoints, kept values and sums; see `plants.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from gtensor.engine import checkpointing
+from gtensor.engine.context import STATE
+from gtensor.ops.linalg import matrix_products
+from gtensor.ops.norms import batching
+
+from .plants import Context
+
+
+def statistics_are_constants() -> Context:
+    """the batch rule of batch norm takes the statistics of each example for constants"""
+    right = batching._own_statistics
+
+    def own(ns: Any, x: Any, mapped: bool) -> Any:
+        found = right(ns, x, mapped)
+        return tuple(a.detach() for a in found) if mapped else found
+    return patch.object(batching, "_own_statistics", own)
+
+
+def checkpoint_within_the_walks_levels() -> Context:
+    """a checkpointed function runs again on the levels of the transforms that run its walk"""
+    @contextmanager
+    def recomputing() -> Iterator[None]:
+        before, STATE.recomputing = STATE.recomputing, True
+        try:
+            yield
+        finally:
+            STATE.recomputing = before
+    return patch.object(checkpointing, "recomputing", recomputing)
+
+
+def single_product_in_parts() -> Context:
+    """a product without an axis to sum over is summed in parts of its longest one"""
+    return patch.object(matrix_products, "_FEW", 0)
