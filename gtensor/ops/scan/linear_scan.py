@@ -222,8 +222,9 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     reuse = step.reuse(g) if wanted[1] else None
     options = {**step.params, "wanted": wanted}
     found: Any = (g, a, h, initial)
-    db, da, first = (_grad_recorded(*found, **options) if ns is recorded else
-                     ns.linear_scan_grad(*found, out=reuse, **options))
+    gradients: Any = (_grad_recorded(*found, **options) if ns is recorded else
+                      ns.linear_scan_grad(*found, out=reuse, **options))
+    db, da, first = gradients
     for i, gradient in ((0, da), (2, first), (1, db)):
         if wanted[i]:
             step.give(i, gradient)
