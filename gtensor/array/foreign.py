@@ -18,7 +18,7 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 def adopted(array: Any, place: Device) -> Tensor:
     """A tensor over memory that the caller also holds."""
     storage = Storage()
-    storage.exported = True
+    storage.leave(None)
     return wrap(array, place, storage)
 
 

@@ -183,6 +183,10 @@ class CudaDevice(Device):
         memory = array.data.mem
         return memory if hasattr(memory, "only") else None
 
+    def shared(self, array: Array) -> tuple[Array, object]:
+        made = cupy().ndarray(array.shape, array.dtype, array.data, array.strides)
+        return made, made  # it has no base, so it is that of its views
+
     def exported(self, array: Array, stream: object = None) -> None:
         self.order((array,))
         block = self.block_of(array)

@@ -142,6 +142,11 @@ class Device:
         """The resource's block that contains an array, None if it is unknown."""
         return None
 
+    def shared(self, array: Array) -> tuple[Array, object]:
+        """A new array over the same memory, and an object that lives while it or a view of it does.
+        """
+        raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
+
     def exported(self, array: Array, stream: object = None) -> None:
         """Another library will read the array, on the given (DLPack) stream if known."""
 

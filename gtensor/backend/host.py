@@ -22,6 +22,21 @@ _STREAM = HostStream()
 _SMALL = 1 << 14  # elements of a batch: a pass for alpha is quicker than a call for each matrix
 
 
+class _Lender:
+    """The base of arrays over another one's memory, also of their views.
+
+    NumPy makes an array that has a base of its own give that on to its views; so this is no array.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "array")
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array  # keeps the memory
+        if array.dtype.isbuiltin != 1:  # ml_dtypes have no type string of their own
+            array = array.view(f"u{array.itemsize}")
+        self.__array_interface__ = array.__array_interface__
+
+
 class HostDevice(Device):
     """NumPy on the CPU."""
 
@@ -40,7 +55,7 @@ class HostDevice(Device):
         if bus.memory:
             tell_allocated(self, block)
         # The block becomes the array's base: views keep it alive, and dropping the last frees it.
-        if dtype.kind != "V":
+        if dtype.isbuiltin == 1:
             block.__array_interface__ = {
                 "version": 3, "data": (block.ptr, False), "shape": shape, "typestr": dtype.str}
             return np.asarray(block)
@@ -50,6 +65,11 @@ class HostDevice(Device):
 
     def to_numpy(self, array: np.ndarray) -> np.ndarray:
         return array
+
+    def shared(self, array: np.ndarray) -> tuple[np.ndarray, object]:
+        lender = _Lender(array)
+        made = np.asarray(lender)
+        return made if made.dtype == array.dtype else made.view(array.dtype), lender
 
     def from_numpy(self, array: np.ndarray) -> np.ndarray:
         return array

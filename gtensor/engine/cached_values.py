@@ -1,4 +1,9 @@
-"""Values computed from tensors and kept until a tensor's memory is written through gtensor."""
+"""Values computed from tensors and kept until a tensor's memory is written.
+
+A write through gtensor is counted. Other code writes through arrays that left (`.numpy()`,
+`.array`, DLPack) or that a tensor was made over: while one lives nothing is kept, and what was kept
+before is computed anew.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,9 @@ T = TypeVar("T")
 
 
 class CachedValue(Generic[T]):
-    """A value of some tensors, kept until their memory, or its own, is written through gtensor.
+    """A value of some tensors, kept until their memory, or its own, is written.
 
-    Nothing is locked: what is kept is one tuple, stored and read at once. A write through a raw
-    array is not noticed.
+    Nothing is locked: what is kept is one tuple, stored and read at once.
     """
 
     __slots__ = ("_kept",)
@@ -58,28 +62,31 @@ class CachedValue(Generic[T]):
 
 
 class _Facts:
-    """Which arrays some tensors had, and how often the storage of each had been written."""
+    """Which arrays some tensors had, and how often the storage of each was written and left."""
 
-    __slots__ = ("arrays", "replays")
+    __slots__ = ("arrays", "replays", "within")
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.arrays: list[tuple[weakref.ref[Any], weakref.ref[Storage], int]] = []
+        self.arrays: list[tuple[weakref.ref[Any], weakref.ref[Storage], int, int]] = []
+        self.within = True  # whether gtensor alone could write them
         self.replays: list[tuple[Counted, int]] = []
         for tensor in tensors:
             storage = tensor._own_storage()
             self.arrays.append(
-                (weakref.ref(tensor._array), weakref.ref(storage), storage.version))
+                (weakref.ref(tensor._array), weakref.ref(storage), storage.version,
+                 storage.exports))
+            self.within = self.within and not storage.outside
             if tensor._device.graphs:
                 self.replays += [
                     guard[:2] for guard in replayed(tensor._array, tensor._device)]
 
     def hold(self, tensors: Sequence[Tensor]) -> bool:
         """Whether these are the tensors, not written since."""
-        if len(tensors) != len(self.arrays):
+        if len(tensors) != len(self.arrays) or not self.within:
             return False
-        for tensor, (array, ref, version) in zip(tensors, self.arrays, strict=True):
+        for tensor, (array, ref, version, exports) in zip(tensors, self.arrays, strict=True):
             storage = tensor._storage  # views share it
             if (array() is not tensor._array or ref() is not storage
-                    or storage.version != version):
+                    or storage.version != version or storage.exports != exports):
                 return False
         return all(counted.version == version for counted, version in self.replays)

@@ -86,15 +86,17 @@ class Casts:
 
 
 class _LeafCast:
-    """The cast of a leaf, until the leaf's memory is written."""
+    """The cast of a leaf, until the leaf's memory is written, or may be by other code."""
 
-    __slots__ = ("guards", "params", "result")
+    __slots__ = ("exports", "guards", "params", "result")
 
     def __init__(self, x: Tensor, dtype: np.dtype) -> None:
         self.params: Params = {"dtype": dtype}
+        storage = x._own_storage()
+        self.exports = -1 if storage.outside else storage.exports  # before the values are read
         with no_grad():
             self.result = recorded.astype(x, **self.params)
-        self.guards: Guards = ((x._own_storage(), x._version, 0),)
+        self.guards: Guards = ((storage, x._version, 0),)
         if x._device.graphs:
             self.guards += replayed(x._array, x._device)
 
@@ -102,7 +104,7 @@ class _LeafCast:
         """Whether it is the cast of x still."""
         storage, version, _ = self.guards[0]
         return (self.result.dtype == dtype and storage is x._storage and version == x._version
-                and not overwritten(self.guards))
+                and storage.exports == self.exports and not overwritten(self.guards))
 
     def of(self, x: Tensor) -> Tensor:
         """The cast, with a record of its own: walks that share nothing else may both pass."""

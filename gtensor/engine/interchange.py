@@ -44,18 +44,21 @@ class Interchange(Place):
         arguments: detach() it first.
         """
         self._refuse_cut(".numpy()")
-        if self._device.type == "cpu":
-            self._own_storage().exported = True
-        return self._device.to_numpy(self._array)
+        return self._lent() if self._device.type == "cpu" else self._device.to_numpy(self._array)
+
+    def _lent(self) -> Array:
+        """An array over the memory for other code; the storage knows while it, or a view, lives."""
+        storage = self._own_storage()
+        array, lender = self._device.shared(self._array)
+        storage.leave(lender)
+        return array
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         if self._device.type != "cpu":
             raise TypeError(f"a tensor on {self._device} was given where a NumPy array is wanted; "
                             "copy it to the CPU with .numpy()")
         self._refuse_gradient("NumPy")
-        if not copy:
-            self._own_storage().exported = True
-        return np.array(self._array, dtype=dtype, copy=copy)
+        return np.array(self._array if copy else self._lent(), dtype=dtype, copy=copy)
 
     def __buffer__(self, flags: int) -> memoryview:
         """The buffer protocol (Python 3.12 and later), for tensors on the CPU."""
@@ -70,7 +73,7 @@ class Interchange(Place):
         if self._device.type != "cuda":
             raise AttributeError(f"a tensor on {self._device} has no CUDA array interface")
         self._refuse_gradient("another library")
-        self._own_storage().exported = True
+        self._own_storage().leave(None)  # the reader keeps this tensor, as others may
         self._device.exported(self._array)
         array: Any = self._array  # CuPy's, as the type does not say
         return array.__cuda_array_interface__
@@ -98,7 +101,7 @@ class Interchange(Place):
         if flipped or copy and not moves and self._device.type == "cuda":
             array, copy = self._device.copy(array, label="__dlpack__"), None
         elif not copy:
-            self._own_storage().exported = True
+            array = self._lent()
         options: dict[str, Any] = {"stream": stream, "dl_device": dl_device, "copy": copy}
         self._device.exported(array, _LEGACY if stream is None else stream)
         given = {name: value for name, value in options.items() if value is not None}

@@ -6,11 +6,18 @@ memory reads it, never `sys.getrefcount`.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from gtensor.system.fork_safety import free_at_forks
+
 if TYPE_CHECKING:
     from gtensor.engine.recompute import Recipe
+
+
+_LEAVING = threading.RLock()  # again, if a finalizer within the block lends an array
+free_at_forks(_LEAVING)
 
 
 class Storage:
@@ -20,6 +27,8 @@ class Storage:
     version   counts in-place writes through gtensor; a guard stores the version that it saved
     saved     a record saved it (sticky: not cleared with that record)
     exported  it left through `.array`, `.numpy()` or DLPack, so other code may read it at any time
+    exports   counts the times that it left
+    outside   what lives while arrays that left do, by id; None in it for one that may live for ever
     made      an op made it, so an op may overwrite it; False for data, leaves and gradients
     common    one object for all new buffers, until a fact changes (`Tensor._own_storage`)
     recipe    recomputes its values, for records that would save them
@@ -32,6 +41,8 @@ class Storage:
     holds = 1
     saved = False
     exported = False
+    exports = 0
+    outside: dict[int, weakref.ref[object] | None] | None = None
     writer = 0
     leaf = False
     history = False
@@ -42,6 +53,20 @@ class Storage:
 
     def __init__(self) -> None:
         self.version = 0  # on the object, as every op reads it and the class is slower
+
+    def leave(self, lender: object | None) -> None:
+        """Other code gets an array that lives as long as `lender`; None if nothing tells how long.
+
+        While it lives other code may write the memory, and nothing computed from it may be kept.
+        """
+        with _LEAVING:
+            self.exported = True
+            self.exports += 1
+            if self.outside is None:
+                self.outside = {}
+            places, key = self.outside, id(lender)
+            places[key] = None if lender is None else weakref.ref(
+                lender, lambda gone: places.pop(key, None))
 
     def join(self, handle: object) -> None:
         """Add a tensor that shares this storage."""

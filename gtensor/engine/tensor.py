@@ -62,15 +62,15 @@ class Tensor(Interchange, Methods):
 
     @property
     def array(self) -> Array:
-        """The NumPy or CuPy array itself, without history. Its storage is marked as exported.
+        """The memory as a NumPy or CuPy array, without history. Its storage is marked as exported.
 
         Raises GradientError for a value that a function given to `gt.grad` computes from its
         arguments: detach() it first.
         """
         self._refuse_cut(".array")
-        self._own_storage().exported = True
-        self._device.exported(self._array)
-        return self._array
+        array = self._lent()
+        self._device.exported(array)
+        return array
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -51,8 +51,9 @@ class Parameter(Tensor):
     def norm(self) -> Tensor:
         """The Euclidean norm of all elements, 0-d, float32 or wider, without history.
 
-        It is computed once and kept until the memory is written through gtensor: by an optimizer,
-        a load or any op in place. Nothing waits for the GPU.
+        It is computed once and kept until the memory is written: by an optimizer, a load or any op
+        in place. While an array of `.numpy()`, `.array` or DLPack lives, through which other code
+        can write, it is computed at each call. Nothing waits for the GPU.
         """
         kept = getattr(self, "_norm", None)
         if kept is None:

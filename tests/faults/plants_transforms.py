@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from gtensor.engine import checkpointing
 from gtensor.engine.context import STATE
+from gtensor.engine.storage import Storage
 from gtensor.ops.linalg import matrix_products
 from gtensor.ops.norms import batching
 
@@ -35,6 +36,19 @@ def checkpoint_within_the_walks_levels() -> Context:
         finally:
             STATE.recomputing = before
     return patch.object(checkpointing, "recomputing", recomputing)
+
+
+def exports_forgotten() -> Context:
+    """memory that left is marked, and the arrays that left are not remembered"""
+    def leave(storage: Storage, lender: object) -> None:
+        storage.exported = True
+    return patch.object(Storage, "leave", leave)
+
+
+def exports_remembered_for_ever() -> Context:
+    """an array that left counts as alive after it has died"""
+    right = Storage.leave
+    return patch.object(Storage, "leave", lambda storage, lender: right(storage, None))
 
 
 def single_product_in_parts() -> Context:
