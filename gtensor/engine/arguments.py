@@ -7,7 +7,7 @@ when an op is defined, and its signature is made when `help` or a test first ask
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -57,6 +57,33 @@ def parameters_of(path: Callable[..., Any]) -> list[inspect.Parameter]:
     if formula is not None:
         return parameters_of(formula)[1:]
     return list(inspect.signature(path).parameters.values())
+
+
+def check_takes(
+    op_name: str, label: str, rule: object, positional: Sequence[str],
+    keywords: Iterable[str] = (), rest: bool = False,
+) -> None:
+    """Raise TypeError unless a rule of an op can be called with these arguments.
+
+    `rest`: it may be given further keywords. A rule whose arguments nothing tells, such as a
+    kernel, is taken as it is.
+    """
+    if not callable(rule):
+        raise TypeError(f"op {op_name!r} was given {type(rule).__name__} as its {label}; wanted a "
+                        "function, or None on purpose")
+    try:
+        signature = inspect.signature(rule)
+    except (TypeError, ValueError):
+        return
+    named = dict.fromkeys(keywords)
+    try:
+        (signature.bind_partial if rest else signature.bind)(*positional, **named)
+    except TypeError as error:
+        call = ", ".join([*positional, *(f"{name}=..." for name in named)])
+        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        takes = signature.replace(parameters=plain, return_annotation=signature.empty)
+        raise TypeError(f"op {op_name!r} has a {label} that takes {takes}; it is called with "
+                        f"({call}): {error}") from None
 
 
 class LazySignature:

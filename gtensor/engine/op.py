@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gtensor.engine.arguments import Arguments, LazySignature, arguments_of, parameters_of
+from gtensor.engine.arguments import (
+    Arguments,
+    LazySignature,
+    arguments_of,
+    check_takes,
+    parameters_of,
+)
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.storage import FRESH, GIVEN
 
@@ -222,6 +228,33 @@ def _input_names(given: str | None, takes: Arguments) -> tuple[str, ...]:
     return tuple(given.split()) if given else tuple(n for n in takes.inputs if n != "out")
 
 
+def check_rules(op: Op, declaration: Any = None) -> None:
+    """Raise TypeError unless all rules of an op take what they will be given.
+
+    gtensor's own definitions are checked by a test: reading signatures takes time at import.
+    """
+    names, takes = op.input_names, arguments_of(op.cpu)
+    params = [n for n in takes.params if n not in _RESERVED]
+    fixed: list[tuple[str, Any, Sequence[str]]] = [
+        ("backward rule", op.backward, ("ns", "step", "g")),
+        ("tangent rule", op.tangent, ("ns", "primals", "tangents", "out", "params")),
+        ("batch rule", op.batch, ("ns", "run", "inputs", "mapped", "params"))]
+    if callable(op.samples):
+        fixed.append(("function of samples", op.samples, ()))
+    if callable(op.flops):
+        fixed.append(("rule of flops", op.flops, [*[f"{n}.shape" for n in names], "out.shape"]))
+    for label, rule, given in fixed:
+        if rule is not None:
+            check_takes(op.name, label, rule, given)
+    for label, rule in (("path for the GPU", op.gpu), ("composed form", op.composed)):
+        if rule is not None:
+            check_takes(op.name, label, rule, names, params, takes.rest)
+    for name, partial in zip(names, declaration.partials if declaration else (), strict=False):
+        if partial is not None and partial.op is None:
+            check_takes(op.name, f"derivative with respect to {name}", partial.times,
+                        ("ns", "g", *partial.names), ("out", *params), takes.rest)
+
+
 def op(
     name: str,
     *,
@@ -273,7 +306,8 @@ def op(
         complex: the derivative rule holds for complex values too (without it, a gradient through
             complex values is refused). The gradient of a real loss L is dL/dRe + i dL/dIm.
 
-    Raises TypeError when a rule is missing (None is explicit) or the name is taken.
+    Raises TypeError when a rule is missing (None is explicit) or takes other arguments than it will
+    be given, and when the name is taken.
     """
     if name in registry:
         raise TypeError(f"op {name!r} is registered already; choose another name")
@@ -284,6 +318,10 @@ def op(
     names = _input_names(more.get("inputs"), takes)
     declaration = backward if hasattr(backward, "derivative") else None
     if declaration is not None:
+        if len(declaration.partials) != len(names):
+            raise TypeError(f"op {name!r} has the inputs {', '.join(names)}, and its pointwise() "
+                            f"was given {len(declaration.partials)} derivatives; wanted one for "
+                            "each input, None for no derivative")
         backward, tangent, more["saves"] = declaration.derivative(names)
         more.setdefault("batch", declaration.batch)
     if backward is REQUIRED or tangent is REQUIRED:
@@ -293,6 +331,8 @@ def op(
     more.setdefault("owns", own)
     made = Op(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
     made.checked = not own
+    if not own:
+        check_rules(made, declaration)
     if declaration is not None:
         declaration.bind(made)
     registry[name] = made

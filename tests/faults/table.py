@@ -169,6 +169,9 @@ FAULTS = [
     # rules
     Fault("a rule is right to 0.05 %", plants.rule_off, ByOpcheck("tanh", "backward")),
     Fault("a rule is right to 0.0005 %", plants.rule_slightly_off, ByOpcheck("tanh", "torch")),
+    Fault("a rule takes what it will be given", plants_transforms.arguments_unchecked,
+          ByTest("ops.test_definitions", "test_a_rule_of_other_arguments_fails_at_its_definition",
+                 what="composed form")),
     Fault("a rule keeps the precision of its dtype", plants.rule_rounds,
           ByOpcheck("tanh", "precision")),
     Fault("an input's gradient does not depend on which others need one", plants.rule_skips_input,

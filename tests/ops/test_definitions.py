@@ -16,7 +16,7 @@ import gtensor.nn
 from gtensor.backend.kernels import elementwise
 from gtensor.engine.context import execute
 from gtensor.engine.namespaces import public, raw, recorded
-from gtensor.engine.op import Op, registry
+from gtensor.engine.op import Op, check_rules, registry
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.testing import OpcheckError, opcheck
@@ -95,10 +95,14 @@ def own_op() -> Iterator[Callable[..., Op]]:
 
     yield register
     for name in made:
-        del registry[name]
-        for namespace in (recorded, public, *raw.values()):
-            if hasattr(namespace, name):
-                delattr(namespace, name)
+        _remove(name)
+
+
+def _remove(name: str) -> None:
+    del registry[name]
+    for namespace in (recorded, public, *raw.values()):
+        if hasattr(namespace, name):
+            delattr(namespace, name)
 
 
 SAMPLES = [(3,), (2, 3), (0,), ()]
@@ -261,6 +265,57 @@ def test_a_missing_rule_fails_at_registration(missing: str) -> None:
     with pytest.raises(TypeError, match=f"op 'own_incomplete' has no {missing}.*None on purpose"):
         gt.op("own_incomplete", **rules)
     assert "own_incomplete" not in registry
+
+
+WRONG_ARGUMENTS = {
+    "backward rule": {"backward": lambda ns, g: None, "tangent": None},
+    "backward rule of none": {"backward": lambda: None, "tangent": None},
+    "tangent rule": {"backward": None, "tangent": lambda ns, primals, tangents, out: out},
+    "batch rule": {"batch": lambda ns, run, inputs, mapped: run(*inputs)},
+    "composed form": {"composed": lambda: None, "backward": None, "tangent": None},
+    "path for the GPU": {"gpu": lambda x, y, out=None: x},
+    "derivative with respect to x": {"backward": gt.pointwise(gt.d("x", lambda ns, g, x: g))},
+    "derivative with respect to x, of the output, too": {
+        "backward": gt.pointwise(gt.d("x out", lambda ns, g, x, out: g))},
+    "rule of flops": {"flops": lambda shape: 1},
+    "function of samples": {"samples": lambda op: SAMPLES},
+}
+
+
+@pytest.mark.parametrize("what", WRONG_ARGUMENTS)
+def test_a_rule_of_other_arguments_fails_at_its_definition(what: str) -> None:
+    label = what.partition(",")[0].removesuffix(" of none")
+    try:
+        with pytest.raises(TypeError, match=f"^op 'own_wrong' has a {label} that takes .*; it is "
+                                            "called with "):
+            gt.op("own_wrong", **_softplus_rules(**WRONG_ARGUMENTS[what]))
+        assert "own_wrong" not in registry
+    finally:
+        if "own_wrong" in registry:
+            _remove("own_wrong")
+
+
+def test_what_is_no_rule_and_a_wrong_number_of_derivatives_fail_at_the_definition() -> None:
+    with pytest.raises(TypeError, match="'own_wrong' was given int as its backward rule; wanted a"):
+        gt.op("own_wrong", **_softplus_rules(backward=3, tangent=None))
+    with pytest.raises(TypeError, match="has the inputs x, and its pointwise.. was given 2 der"):
+        gt.op("own_wrong", **_softplus_rules(backward=gt.pointwise(None, None)))
+    assert "own_wrong" not in registry
+
+
+def test_rules_may_take_more_than_they_are_given(own_op: Callable[..., Op]) -> None:
+    """Defaults, any arguments, further keywords; and kernels, whose arguments nothing tells."""
+    own_op("own_lenient", **_softplus_rules(
+        cpu=lambda x, *, beta_=1.0, out=None: x, gpu=lambda *arrays, **params: arrays[0],
+        backward=lambda ns, step, g, more=0: None, tangent=lambda *given: given[3],
+        composed=lambda *inputs, **params: inputs[0]))
+    own_op("own_built", **_softplus_rules(gpu=max))
+
+
+@pytest.mark.parametrize("name", sorted(registry))
+def test_rules_take_what_they_are_given(name: str) -> None:
+    declaration = getattr(registry[name].backward, "__self__", None)
+    check_rules(registry[name], declaration if isinstance(declaration, gt.pointwise) else None)
 
 
 def test_bad_definitions_and_calls_of_own_ops_name_the_op(own_op: Callable[..., Op]) -> None:
