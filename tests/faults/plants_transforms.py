@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from gtensor.engine import checkpointing, op
 from gtensor.engine.context import STATE
 from gtensor.engine.storage import Storage
+from gtensor.ops.build import sums
 from gtensor.ops.linalg import matrix_products
-from gtensor.ops.norms import batching
+from gtensor.ops.norms import batching, row_norm_paths
 
 from .plants import Context
 
@@ -54,6 +57,19 @@ def exports_remembered_for_ever() -> Context:
     """an array that left counts as alive after it has died"""
     right = Storage.leave
     return patch.object(Storage, "leave", lambda storage, lender: right(storage, None))
+
+
+def sums_in_one_total() -> Context:
+    """a sum over leading axes adds its terms in the few totals of one product"""
+    return patch.object(sums, "_side_by_side", lambda terms, width, most: (
+        min(terms, len(sums._ONES["f"])), 1))
+
+
+def mean_in_the_dtype_of_its_rows() -> Context:
+    """the sum of a row of float32 is added up in float32 before it is divided"""
+    def means(rows: Any) -> Any:
+        return rows @ np.ones((rows.shape[-1], 1), rows.dtype) / rows.dtype.type(rows.shape[-1])
+    return patch.object(row_norm_paths, "row_means", means)
 
 
 def single_product_in_parts() -> Context:

@@ -169,6 +169,13 @@ FAULTS = [
     # rules
     Fault("a rule is right to 0.05 %", plants.rule_off, ByOpcheck("tanh", "backward")),
     Fault("a rule is right to 0.0005 %", plants.rule_slightly_off, ByOpcheck("tanh", "torch")),
+    Fault("a sum's error does not grow with the number of its terms",
+          plants_transforms.sums_in_one_total,
+          ByTest("ops.reduce.test_sums", "test_the_error_does_not_grow_with_the_number_of_terms",
+                 layout="the first axis", dtype="float32")),
+    Fault("the mean of equal numbers is this number",
+          plants_transforms.mean_in_the_dtype_of_its_rows,
+          ByTest("ops.reduce.test_sums", "test_the_layer_norm_of_equal_numbers", columns=4096)),
     Fault("a rule takes what it will be given", plants_transforms.arguments_unchecked,
           ByTest("ops.test_definitions", "test_a_rule_of_other_arguments_fails_at_its_definition",
                  what="composed form")),

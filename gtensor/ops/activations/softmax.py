@@ -22,11 +22,11 @@ from gtensor.ops.build.cpu_tiles import (
     broadcast_directly,
     computed_in,
     row_maxima,
-    row_sums,
     row_tile_size,
     row_tiles,
 )
 from gtensor.ops.build.path_builders import once
+from gtensor.ops.build.sums import row_sums
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Params, Path

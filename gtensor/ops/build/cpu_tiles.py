@@ -75,18 +75,6 @@ def row_maxima(rows: np.ndarray) -> np.ndarray:
     return np.maximum.reduceat(rows.reshape(-1), starts).reshape(*rows.shape[:-1], 1)
 
 
-def row_sums(rows: np.ndarray) -> np.ndarray:
-    """The sums of rows (..., columns) as a column.
-
-    A product with ones adds in 8 or more partial sums, whose rounding stays small in rows of this
-    length; longer ones are added pairwise.
-    """
-    columns = rows.shape[-1]
-    if rows.size < SMALL or columns > SMALL:
-        return np.add.reduce(rows, axis=-1, keepdims=True)
-    return rows @ np.ones((columns, 1), rows.dtype)
-
-
 def broadcast_directly(columns: int) -> None:
     """Until the end of the `np.errstate` that it is called in, NumPy broadcasts without copies.
 

@@ -16,8 +16,9 @@ import numpy as np
 from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, column_launch, raw, row_launch
-from gtensor.ops.build.cpu_tiles import SMALL, broadcast_directly, computed_in, row_sums
+from gtensor.ops.build.cpu_tiles import SMALL, broadcast_directly, computed_in
 from gtensor.ops.build.path_builders import once, settled, tiles
+from gtensor.ops.build.sums import row_means
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
@@ -104,13 +105,6 @@ class _Rows:
         return self.centred(x, mean, key, 0), None
 
 
-def _means(rows: np.ndarray) -> np.ndarray:
-    """The means of rows (rows, columns), as a column."""
-    means = row_sums(rows)
-    means /= rows.dtype.type(rows.shape[-1])
-    return means
-
-
 def _store(out: np.ndarray, key: Tile, computed: np.ndarray) -> None:
     """Copy a work buffer to the output, unless the tile was computed in place."""
     part = out[key]
@@ -169,7 +163,7 @@ def _normalize(
     """y = (part - mean) * rstd of rows; mean (None unless centred) and rstd, as columns."""
     average = None
     if centred:
-        average = _means(part)
+        average = row_means(part)
         part = np.subtract(part, average, out=y)
     squares = np.vecdot(part, part)[:, None] / part.shape[-1]
     squares += eps
@@ -187,7 +181,7 @@ def _projection(
     """
     slope = np.vecdot(h, part)[:, None]
     slope /= part.dtype.type(part.shape[-1])
-    level = _means(h) if centred else None
+    level = row_means(h) if centred else None
     if center is not None:
         slope -= center * level
     slope *= inverse

@@ -12,6 +12,7 @@ by one. A pointwise kernel overwrites a step's gates with their activations; the
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -295,12 +296,10 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     own = ns.slice(d, key=columns(0, 3 * width))  # n, r, z
     if step.needs(4):
         first = -len(own.shape) if len(step.shape(4)) == 1 else -3
-        sums = ns.sum(own, axis=tuple(range(first, -1)))
-        step.give(4, ns.roll(sums, shifts=(-width,)))
+        step.give(4, ns.roll(ns.sum(own, axis=tuple(range(first, -1))), shifts=(-width,)))
     if step.needs(2):
-        plain = len(step.shape(2)) == 2
-        found = ns.linear_grad_weight(own, x) if plain else weight_gradient(ns, own, x)
-        step.give(2, ns.roll(found, shifts=(-width, 0)))
+        find = partial(weight_gradient, ns) if len(step.shape(2)) > 2 else ns.linear_grad_weight
+        step.give(2, ns.roll(find(own, x), shifts=(-width, 0)))
     if step.needs(1):
         step.give(1, dh)
     if step.needs(0):

@@ -20,10 +20,11 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent, lone
 from gtensor.ops.build.arguments import autocast
 from gtensor.ops.build.batching import in_dtype, unchanged
-from gtensor.ops.build.cpu_tiles import SMALL, computed_in
+from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.flops import of_input
 from gtensor.ops.build.path_builders import settled, tiled, tiles
 from gtensor.ops.build.pointwise import pointwise, zero_tangent
+from gtensor.ops.build.sums import sum_over
 from gtensor.ops.elementwise.rounding import ZERO
 from gtensor.settings import settings
 
@@ -159,6 +160,15 @@ def torch_reduction(function: str, over_nothing: Path = lambda torch, x: x.clone
 # -- paths -----------------------------------------------------------------------------------------
 
 
+def _long(x: Array) -> builtins.bool:
+    """Whether many floating-point terms may lie apart in memory."""
+    return x.dtype.kind in "fcV" and (
+        x.size > 32 * x.shape[-1] or not x.flags.c_contiguous)
+
+
+_FLOAT32 = np.dtype(np.float32)
+
+
 def reduction_cpu(name: str, function: np.ufunc, dtype: np.dtype | None = None) -> Path:
     """A reduction by its ufunc: NumPy's functions of that name only add Python around it.
 
@@ -174,7 +184,11 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: np.dtype | None = None) 
     ) -> Array:
         kept: Any = x.dtype if dtype is None else dtype  # a dtype or a type: both have itemsize
         if widens and kept.itemsize == 2 and kept.kind in "fV":
-            total = reduce(x, axis, np.float32, None, keepdims)
+            total = None
+            if function is np.add and x.ndim > 1 and _long(x):
+                total = sum_over(x, axis, _FLOAT32, None, kept_shape(x.shape, axis, keepdims))
+            if total is None:
+                total = reduce(x, axis, np.float32, None, keepdims)
             if out is None:
                 return total.astype(kept)
             out[...] = total
@@ -182,44 +196,16 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: np.dtype | None = None) 
         if out is None and x.nbytes >= settings.arena_min_bytes:
             wanted = dtype or (widens and accumulator(x.dtype)) or x.dtype
             out = host().empty(kept_shape(x.shape, axis, keepdims), wanted, name)
-        if function is np.add and dtype is None and _leading(x, axis, out):
-            return _added_rows(x, kept_shape(x.shape, axis, keepdims), out)
+        if function is np.add and x.ndim > 1 and dtype is None and _long(x) and (
+                found := sum_over(x, axis, x.dtype, out, kept_shape(x.shape, axis, keepdims))
+        ) is not None:
+            return found
         if out is None:
             return reduce(x, axis, dtype, None, keepdims)
         reduce(x, axis, dtype, out, keepdims)
         return out
 
     return path
-
-
-def _leading(x: Array, axis: tuple[int, ...], out: Array | None) -> bool:
-    """Whether `axis` are the first axes, not all, and `_added_rows` is the faster way."""
-    count = len(axis)
-    return (x.dtype.char in "fd" and x.size >= SMALL and 0 < count < x.ndim
-            and sorted(a % x.ndim for a in axis) == [*range(count)]
-            and prod(x.shape[:count]) >= 32
-            and prod(x.shape[count:]) <= settings.tile_elements // 32
-            and x.flags.c_contiguous and (out is None or out.flags.c_contiguous))
-
-
-def _added_rows(x: Array, shape: tuple[int, ...], out: Array | None) -> Array:
-    """The sums of a matrix over its rows, of the given shape.
-
-    `np.add.reduce` adds row by row to one total. Products take 0.75 of its time with 1000 columns
-    and 0.3 with 100, on 10^6 float32, and round less. Each is of four tiles, for which BLAS wakes
-    no thread: on a busy machine waiting for one took a hundred times as long.
-    """
-    if out is None:
-        out = np.empty(shape, x.dtype)
-    total = out.reshape(-1)
-    step = 4 * settings.tile_elements // total.size
-    rows = x.reshape(-1, total.size)
-    ones = np.ones(len(rows[:step]), x.dtype)
-    np.matmul(ones, rows[:step], out=total)
-    for start in range(step, len(rows), step):
-        part = rows[start:start + step]
-        total += ones[:len(part)] @ part
-    return out
 
 
 def reduction_gpu(name: str, widens: bool = False) -> Path:
