@@ -229,6 +229,8 @@ _SUM_ROWS = raw("sum_rows.cu", "sum_rows")
 _cupy_sum = reduction_gpu("sum", widens=True)
 _WIDTH = 32  # columns of a block, at most
 _STEPS = 8  # rows of a thread, at least, before the rows are divided among blocks
+_CHAIN = 2048  # terms, from which on CuPy's threads have several: 512 share them
+_MATRICES = 1 << 16  # what a launch allows in its third dimension
 _BLOCKS = 1024  # enough for several on each multiprocessor
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 
@@ -237,35 +239,43 @@ def _sum_gpu(
     x: Array, *, axis: tuple[int, ...], keepdims: bool = False,
     dtype: DTypeLike | None = None, out: Array | None = None,
 ) -> Array:
-    """CuPy gives a sum over the first axes a block for each 32 of its results."""
+    """CuPy gives a sum over the first axes a block for each 32 of its results.
+
+    Over axes between, its threads add many terms one after the other.
+    """
     count = len(axis)
-    rows_summed = (0 < count < x.ndim and sorted(a % x.ndim for a in axis) == [*range(count)]
-                   and x.size and x.flags.c_contiguous and dtype is None
-                   and (x.dtype.name in C_TYPES or x.dtype.name in _PARTS))
-    if not rows_summed:
+    places = sorted(a % x.ndim for a in axis)
+    rows_summed = (0 < count < x.ndim and places[-1] - places[0] == count - 1
+                   and places[-1] < x.ndim - 1 and x.size and x.flags.c_contiguous
+                   and dtype is None and (x.dtype.name in C_TYPES or x.dtype.name in _PARTS))
+    matrices = prod(x.shape[:places[0]]) if rows_summed else 0
+    if not rows_summed or places[0] and not (
+            matrices < _MATRICES and prod([x.shape[a] for a in places]) > _CHAIN):
         return _cupy_sum(x, axis=axis, keepdims=keepdims, dtype=dtype, out=out)
     shape = kept_shape(x.shape, axis, keepdims)
     total = out
     if total is None or not total.flags.c_contiguous or total.dtype != x.dtype:
         total = cupy().empty(shape, x.dtype)
     real = _PARTS.get(x.dtype.name, x.dtype)
-    _sum_rows(x.reshape(prod(x.shape[:count]), -1).view(real), total.reshape(-1).view(real))
+    flat = x.reshape(matrices, prod([x.shape[a] for a in places]), -1).view(real)
+    _sum_rows(flat, total.reshape(-1).view(real))
     return settled(total, None if total is out else out)
 
 
 def _sum_rows(x: Array, total: Array) -> None:
-    """total = x (rows, columns) summed over its rows."""
-    xp, (rows, columns) = cupy(), x.shape
+    """total = x (matrices, rows, columns) summed over its rows."""
+    xp, (matrices, rows, columns) = cupy(), x.shape
     width, lanes = (1 << (n - 1).bit_length() for n in (columns, rows))
     width = builtins.min(_WIDTH, width)
     lanes = builtins.min(BLOCK // width, builtins.max(lanes, _WIDTH // width))  # whole warps
     across = -(-columns // width)
     most = rows // (lanes * _STEPS)
-    parts = builtins.max(1, builtins.min(most, -(-_BLOCKS // across)))
+    parts = builtins.max(1, builtins.min(most, -(-_BLOCKS // (across * matrices))))
     space: tuple[Any, Any] = NULL, NULL
     if parts > 1:
-        space = xp.empty((parts, columns), computed_in(x.dtype)), xp.zeros(across, np.uint32)
-    _SUM_ROWS[x.dtype]((across, parts), (lanes * width,), (
+        space = (xp.empty((matrices, parts, columns), computed_in(x.dtype)),
+                 xp.zeros(matrices * across, np.uint32))
+    _SUM_ROWS[x.dtype]((across, parts, matrices), (lanes * width,), (
         x, total, *space, rows, columns, width))
 
 
