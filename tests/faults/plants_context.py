@@ -51,5 +51,5 @@ def views_taken_for_one() -> Context:
     """what is kept for a tensor is given for another view of its memory"""
     def hold(facts: Any, tensors: Any) -> bool:
         return all(ref() is tensor._storage and tensor._storage.version == version
-                   for tensor, (_, ref, version) in zip(tensors, facts.arrays, strict=True))
+                   for tensor, (_, ref, version, _) in zip(tensors, facts.arrays, strict=True))
     return patch.object(cached_values._Facts, "hold", hold)

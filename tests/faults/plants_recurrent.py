@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.ops.recurrent import lstm, sequences
+from gtensor.ops.recurrent import gru, lstm, sequences
 from gtensor.ops.scan import linear_scan
 
 from .plants import Context
@@ -24,12 +24,13 @@ def states_after_the_steps() -> Context:
 
 def state_without_a_tangent() -> Context:
     """the tangent of a GRU leaves out what the recurrent weight moves"""
-    whole = sequences.state_tangent
+    whole = sequences.affine_tangent
 
-    def partly(ns: Any, h: Any, dh: Any, weight: Any, dweight: Any, dbias: Any = None) -> Any:
-        return whole(ns, h, dh, weight, None, dbias)
+    def partly(ns: Any, primals: Any, tangents: Any, axes: int) -> Any:
+        dx, dweight, dbias = tangents
+        return whole(ns, primals, (dx, dweight if axes == 3 else None, dbias), axes)
 
-    return patch.object(sequences, "state_tangent", partly)
+    return patch.object(gru, "affine_tangent", partly)
 
 
 def slopes_not_differentiated() -> Context:
@@ -49,9 +50,9 @@ def scan_with_the_state_after() -> Context:
 
 def scan_without_the_factors_history() -> Context:
     """the recorded gradient of linear_scan takes the factors as constants"""
-    recorded = linear_scan.linear_scan_grad.composed
+    recorded = linear_scan._grad_recorded
 
     def detached(g: Any, a: Any, *rest: Any, **params: Any) -> Any:
         return recorded(g, a.detach(), *rest, **params)
 
-    return patch.object(linear_scan.linear_scan_grad, "composed", detached)
+    return patch.object(linear_scan, "_grad_recorded", detached)
