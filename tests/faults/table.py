@@ -33,8 +33,8 @@ from . import (
     plants_recurrent,
     plants_rounding,
     plants_streams,
-    plants_variants,
     plants_transforms,
+    plants_variants,
 )
 
 Plant = Callable[[], AbstractContextManager[Any]]

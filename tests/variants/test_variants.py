@@ -34,12 +34,8 @@ from .checks import DTYPES, VARIANTS, check, drawn, leading_inputs, mixed, rows_
 NAMES = sorted(calls())
 FEW = 4
 
-_LONGEST = "the gradient of a product over leading axes of 1 alone"
 # (function, variant) -> the fault. One that is mended fails a test until it is taken off.
-KNOWN = {
-    **{(name, "leading axes"): _LONGEST for name in (
-        "matmul", "linalg.gemm_into", "Tensor.__matmul__", "Tensor.__rmatmul__")},
-}
+KNOWN: dict[tuple[str, str], str] = {}
 KNOWN_ON_CPU = {("from_dlpack", "bfloat16"): "NumPy exports no bfloat16"}
 # Functions of which no input of a sample may have examples along a leading axis.
 NO_LEADING_AXES = {
