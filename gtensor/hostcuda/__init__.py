@@ -14,6 +14,7 @@ from gtensor.hostcuda.build import Unusable
 from gtensor.hostcuda.card import Card
 from gtensor.hostcuda.counters import Counters, counters, missing, reset_counters
 from gtensor.hostcuda.install import configure, fail, forgive, install, installed
+from gtensor.hostcuda.watching import Launch, watch
 
-__all__ = ["Card", "Counters", "Unusable", "configure", "counters", "fail", "forgive",
-           "install", "installed", "missing", "reset_counters"]
+__all__ = ["Card", "Counters", "Launch", "Unusable", "configure", "counters", "fail", "forgive",
+           "install", "installed", "missing", "reset_counters", "watch"]

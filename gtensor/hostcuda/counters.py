@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gtensor.hostcuda.install import native
 
-_KINDS = ("kernels", "library", "copies", "memsets", "other")
+KINDS = ("kernels", "library", "copies", "memsets", "other")
 _Take = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong,
                          ctypes.c_ulonglong, ctypes.c_double)
 
@@ -61,7 +61,7 @@ def counters() -> Counters:
     found = Counters()
     for kind, name, count, size, took in _lines():
         if kind >= 0:
-            getattr(found, _KINDS[kind])[name] = count
+            getattr(found, KINDS[kind])[name] = count
             if size:
                 found.bytes[name] = size
             if took:

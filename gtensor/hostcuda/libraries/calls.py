@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -190,6 +190,35 @@ def _drop(key: int) -> None:
     _works.pop(key, None)
 
 
+class Traffic(NamedTuple):
+    """What a library's call reads, writes (bytes) and multiplies, for programs that watch it.
+
+    `product` has m, n, k and the number of products. `inputs` is the dtype of the factors, "tf32"
+    where float32 is multiplied as such. `aligned`: rows of the matrices begin at 16 bytes.
+    """
+
+    reads: int
+    writes: int
+    product: tuple[int, int, int, int] | None = None
+    inputs: str = ""
+    aligned: bool = True
+
+
+def traffic_of_product(
+    shape: tuple[int, int, int], count: int, distinct: tuple[int, int], types: Any,
+    lds: tuple[int, ...], reads_out: bool, tf32: bool,
+) -> Traffic:  # fmt: skip
+    """The traffic of `count` products C = A B, with so many distinct A and B."""
+    (m, n, k), (lda, ldb, ldc) = shape, lds
+    a, b, c = (dtype.itemsize for dtype in (types.a, types.b, types.c))
+    written = m * n * c * count
+    read = m * k * a * distinct[0] + k * n * b * distinct[1]
+    return Traffic(
+        read + (written if reads_out else 0), written, (m, n, k, count),
+        "tf32" if tf32 and types.a.name == "float32" else types.a.name,
+        (lda * a | ldb * b | ldc * c) % 16 == 0)
+
+
 class Context:
     """A handle of a library: its stream, and the device that was current when it was made."""
 
@@ -198,10 +227,10 @@ class Context:
         self.device = runtime.device()
         self.failed = failed
 
-    def enqueue(self, name: str, work: Work) -> None:
+    def enqueue(self, name: str, work: Work, traffic: Traffic | None = None) -> None:
         """Queues work; the device must be current (cuBLAS, "cuBLAS Context")."""
         require(runtime.device() == self.device, self.failed)
-        enqueue(self.stream, name, work, self.failed)
+        enqueue(self.stream, name, work, self.failed, traffic)
 
 
 class Runtime:
@@ -265,7 +294,13 @@ class Runtime:
 runtime = Runtime()
 
 
-def enqueue(stream: int, name: str, work: Work, failed: int) -> None:
+watched: list[Traffic | None] | None = None
+"""Of each call that was queued, in order, while the host device is watched."""
+
+
+def enqueue(
+    stream: int, name: str, work: Work, failed: int, traffic: Traffic | None = None
+) -> None:
     """Puts work into a stream's queue; refuses with the status `failed` if that is impossible.
 
     An error of the work is a bug of the stand-in: its traceback is printed, and every later call
@@ -278,6 +313,8 @@ def enqueue(stream: int, name: str, work: Work, failed: int) -> None:
     if status:
         _works.pop(key, None)
     require(not status, failed)
+    if watched is not None:
+        watched.append(traffic)
 
 
 # ---------------------------------------------------------------------------- libraries

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.hostcuda.libraries.calls import Library, enqueue, scalar, store, view
+from gtensor.hostcuda.libraries.calls import Library, Traffic, enqueue, scalar, store, view
 
 library = Library("cupy/cuda/cub")
 function = library.function
@@ -56,9 +56,13 @@ def reduced(x: np.ndarray, op: int) -> np.ndarray:
 
 
 def queued(
-    stream: int, name: str, workspace: int, size: int, dtype: int, work: Callable[[np.dtype], None]
-) -> None:
-    """Says the size of the workspace if there is none; else queues the work, which spoils it."""
+    stream: int, name: str, workspace: int, size: int, dtype: int,
+    work: Callable[[np.dtype], None], moved: tuple[int, int] = (0, 0),
+) -> None:  # fmt: skip
+    """Says the size of the workspace if there is none; else queues the work, which spoils it.
+
+    `moved` are the elements that it reads and writes.
+    """
     if not workspace:
         store(size, WORKSPACE, "u8")
         return
@@ -70,7 +74,8 @@ def queued(
         view(workspace, (WORKSPACE,), "u1")[...] = 0xA5
         work(DTYPES[dtype])
 
-    enqueue(stream, name, run, 0)
+    nbytes = DTYPES[dtype].itemsize
+    enqueue(stream, name, run, 0, Traffic(nbytes * moved[0], nbytes * moved[1]))
 
 
 def sized(mangled: str, letters: str) -> None:
@@ -94,7 +99,7 @@ def reduce(
         store(y, place, "i4")
         store(y + offset, values[place], kind)
 
-    queued(stream, "cub::DeviceReduce", workspace, size, dtype, work)
+    queued(stream, "cub::DeviceReduce", workspace, size, dtype, work, (n, 1))
 
 
 sized("_Z36cub_device_reduce_get_workspace_sizePvS_iP11CUstream_stii", "pp i p ii")
@@ -108,7 +113,8 @@ def segmented_reduce(
     def work(kind: np.dtype) -> None:
         view(y, (segments,), kind)[...] = reduced(view(x, (segments, length), kind), op)
 
-    queued(stream, "cub::DeviceSegmentedReduce", workspace, size, dtype, work)
+    queued(stream, "cub::DeviceSegmentedReduce", workspace, size, dtype, work,
+           (segments * length, segments))
 
 
 sized("_Z46cub_device_segmented_reduce_get_workspace_sizePvS_iiP11CUstream_stii", "pp ii p ii")
@@ -122,7 +128,7 @@ def scan(
         scanned = np.cumsum if op == CUMSUM else np.cumprod
         view(y, (n,), kind)[...] = scanned(view(x, (n,), kind), dtype=wide(kind)).astype(kind)
 
-    queued(stream, "cub::DeviceScan", workspace, size, dtype, work)
+    queued(stream, "cub::DeviceScan", workspace, size, dtype, work, (n, n))
 
 
 sized("_Z34cub_device_scan_get_workspace_sizePvS_iP11CUstream_stii", "pp i p ii")

@@ -16,12 +16,14 @@ from gtensor.hostcuda.libraries.calls import (
     Context,
     Handles,
     Library,
+    Traffic,
     matrix,
     pointers,
     require,
     runtime,
     scalar,
     store,
+    traffic_of_product,
     vector,
     view,
     wide,
@@ -314,7 +316,8 @@ def gemv(
         else:
             target *= target.dtype.type(scale)
 
-    context.enqueue(f"cublas{t}gemv", work)
+    context.enqueue(f"cublas{t}gemv", work, Traffic(
+        DTYPES[t].itemsize * (m * n + m + n), DTYPES[t].itemsize * (m if op == b"N" else n)))
 
 
 def outer(ending: str, types: str) -> None:
@@ -407,9 +410,14 @@ class Product:
         self.lds = lda, ldb, ldc
         self.alpha = number(self.context, alpha, types.scale)
         self.beta = number(self.context, beta, types.scale)
+        self.tf32 = fast(self.context)
 
-    def enqueue(self, name: str, batch: Callable[[], list[tuple[int, int, int]]]) -> None:
-        """Queues the product of each (a, b, c); the addresses are asked for in the queue."""
+    def enqueue(self, name: str, batch: Callable[[], list[tuple[int, int, int]]], count: int = 1,
+                distinct: tuple[int, int] = (1, 1)) -> None:
+        """Queues `count` products of (a, b, c), with so many distinct a and b.
+
+        The addresses are asked for in the queue.
+        """
         workspace, size = self.context.workspace
 
         def work() -> None:
@@ -419,7 +427,9 @@ class Product:
             for a, b, c in batch():
                 self.run(alpha, a, b, beta, c)
 
-        self.context.enqueue(name, work)
+        reads_out = self.context.pointer_mode == DEVICE or bool(self.beta())
+        self.context.enqueue(name, work, traffic_of_product(
+            self.shape, count, distinct, self.types, self.lds, reads_out, self.tf32))
 
     def run(self, alpha: Any, a: int, b: int, beta: Any, c: int) -> None:
         (m, n, k), (lda, ldb, ldc), (opa, opb) = self.shape, self.lds, self.ops
@@ -510,7 +520,8 @@ def gemm_batched(
     sizes(batch)
     # "cublas<t>gemmBatched": pointers have to be aligned if the math mode is a fast one
     vectors = t in "SC" and fast(product.context)
-    product.enqueue(f"cublas{t}gemmBatched", lambda: listed(types, (a, b, c), batch, vectors))
+    product.enqueue(f"cublas{t}gemmBatched", lambda: listed(types, (a, b, c), batch, vectors),
+                    batch, (batch, batch))
 
 
 @function("cublas{}gemmStridedBatched", "pii iii p pil pil p pil i", "SDCZ")
@@ -539,7 +550,8 @@ def enqueue_strided(
     ]
     for dtype, row in zip(dtypes, rows, strict=True):
         aligned(dtype, *row[:2])
-    product.enqueue(name, lambda: list(zip(*rows, strict=True)))
+    distinct = [batch if stride else 1 for stride in strides[:2]]
+    product.enqueue(name, lambda: list(zip(*rows, strict=True)), batch, (distinct[0], distinct[1]))
 
 
 # cudaDataType (library_types.h)
@@ -593,6 +605,7 @@ def gemm_ex(
     types = mixed(atype, btype, ctype, compute)
     require(algorithm in ALGORITHMS, INVALID_VALUE)
     product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
+    product.tf32 |= COMPUTE[compute] is _FAST
     integers(types, product.lds, a, b)
     aligned(types.a, a)
     aligned(types.b, b)
@@ -611,6 +624,7 @@ def gemm_strided_batched_ex(
     types = mixed(atype, btype, ctype, compute)
     require(algorithm in ALGORITHMS, INVALID_VALUE)
     product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
+    product.tf32 |= COMPUTE[compute] is _FAST
     integers(types, product.lds, a, b, stridea, strideb)
     enqueue_strided(
         product, "cublasGemmStridedBatchedEx", (a, b, c), (stridea, strideb, stridec), batch
@@ -637,7 +651,9 @@ def gemm_batched_ex(
     require((a | b | c) % 16 == 0, NOT_SUPPORTED)
     vectors = (atype in (R16F, R16BF) or COMPUTE[compute] is _FAST
                or COMPUTE[compute] is _SINGLE and fast(product.context))
-    product.enqueue("cublasGemmBatchedEx", lambda: listed(types, (a, b, c), batch, vectors))
+    product.tf32 |= COMPUTE[compute] is _FAST
+    product.enqueue("cublasGemmBatchedEx", lambda: listed(types, (a, b, c), batch, vectors),
+                    batch, (batch, batch))
 
 
 @function("cublasSgemmEx", "pii iii p pii pii p pii")

@@ -6,6 +6,7 @@ columns, planar complex numbers, triangular results and scales by pointer are no
 """
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from gtensor.hostcuda.libraries.calls import (
     Handles,
     Library,
     Refused,
+    Traffic,
     enqueue,
     require,
     store,
+    traffic_of_product,
     view,
     wide,
 )
@@ -272,6 +275,23 @@ class Matmul:
         start = address + index * layout.stride * dtype.itemsize
         return view(start, (layout.rows, layout.columns), dtype, strides)
 
+    def traffic(self, context: cublas.Handle, beta: Callable[[], Any]) -> Traffic:
+        """What it moves, with what its epilogue reads and writes."""
+        lds = self.a.ld, self.b.ld, self.d.ld
+        tf32 = self.what.compute in (74, 75, 77)
+        reads_out = context.pointer_mode == cublas.DEVICE or bool(beta())
+        batch = self.d.batch
+        found = traffic_of_product((self.m, self.n, self.k), batch, (batch, batch), self.types, lds,
+                                   reads_out, tf32)
+        kind, size = self.what.epilogue, self.types.c.itemsize
+        kept = 0
+        if kind != DEFAULT and kind & AUX:
+            bits = 1 if kind & (RELU | RELU_BACKWARD) else 8 * size
+            kept = batch * self.what.aux_ld * self.n * bits // 8
+        backward = kind != DEFAULT and kind & (RELU_BACKWARD | GELU_BACKWARD)
+        return found._replace(reads=found.reads + (kept if backward else 0),
+                              writes=found.writes + (0 if backward else kept))
+
     def run(self, index: int, alpha: Any, a: int, b: int, beta: Any, c: int, d: int) -> None:
         left, right = self.matrix(self.a, a, index), self.matrix(self.b, b, index)
         sides = cublas.operated(self.ops[0], left), cublas.operated(self.ops[1], right)
@@ -405,4 +425,4 @@ def matmul(
         for index in range(product.d.batch):
             product.run(index, scale(), a, b, other(), c, d)
 
-    enqueue(stream, "cublasLtMatmul", work, EXECUTION_FAILED)
+    enqueue(stream, "cublasLtMatmul", work, EXECUTION_FAILED, product.traffic(context, other))

@@ -34,6 +34,7 @@ namespace {
 constexpr unsigned MACHINE = 190;             // EM_CUDA
 constexpr size_t MOST = size_t(1) << 30;      // bytes of an image
 constexpr unsigned char ENTRY = 0x10;         // in st_other: a kernel, not a function of the device
+constexpr size_t MOST_PARAMETERS = 4096;      // they have a byte each, at least: CUDA's older limit
 constexpr size_t RESERVED_SHARED = 1024;      // bytes of a block
 constexpr unsigned RESERVING = 90;            // the first architecture whose sections include them
 constexpr int NEW_FLAGS = 8;                  // the ABI version from which flags hold more
@@ -260,6 +261,16 @@ private:
         }
     }
 
+    // A parameter's entry: two numbers of 4 bytes, of which the second has its place in its lower
+    // half; the upper 14 bits of the third are its size.
+    void add_parameter(const Entry &entry, std::vector<size_t> &sizes) const {
+        require(entry.bytes >= 12, "a kernel's parameter has no size");
+        size_t place = bytes.at<uint16_t>(entry.offset + 4);
+        require(place < MOST_PARAMETERS, "a kernel has too many parameters");
+        if (sizes.size() <= place) sizes.resize(place + 1);
+        sizes[place] = bytes.at<uint32_t>(entry.offset + 8) >> 18;
+    }
+
     CubinKernel kernel(const std::string &name, unsigned registers, unsigned architecture) const {
         CubinKernel found;
         found.name = name;
@@ -272,7 +283,7 @@ private:
         require(found.static_shared_bytes <= MOST, "a kernel has too much shared memory");
         if (const Section *info = named(".nv.info." + name))
             for (const Entry &each : attributes(*info)) {
-                if (each.attribute == KPARAM_INFO) found.parameters++;
+                if (each.attribute == KPARAM_INFO) add_parameter(each, found.parameter_sizes);
                 if (each.attribute != MAX_THREADS || each.bytes < 12) continue;
                 uint64_t threads = 1;
                 for (size_t axis = 0; axis < 3; axis++) {

@@ -9,7 +9,7 @@ namespace hostcuda {
 
 struct CubinKernel {
     std::string name;
-    unsigned parameters = 0;
+    std::vector<size_t> parameter_sizes;
     unsigned registers = 0;             // of a thread
     unsigned max_threads = 1024;        // of __launch_bounds__
     size_t static_shared_bytes = 0;     // without those that the system reserves

@@ -457,6 +457,38 @@ void hostcuda_reset_counters(void) {
     runtime().tallies.clear();
 }
 
+void hostcuda_watch(int on) {
+    Held held(runtime().lock);
+    runtime().watched = on;
+    runtime().noted.clear();
+}
+
+void hostcuda_watched(void (*take)(void *, const hostcuda_event *), void *argument) {
+    std::vector<Noted> noted;
+    {
+        Held held(runtime().lock);
+        noted.swap(runtime().noted);
+    }
+    for (const Noted &each : noted) {
+        hostcuda_event event{};
+        event.kind = each.kind;
+        event.name = each.name.c_str();
+        event.bytes = each.bytes;
+        if (const Launched *launched = each.launched.get()) {
+            event.module = launched->module;
+            event.function = launched->function.c_str();
+            std::copy_n(launched->grid, 3, event.grid);
+            std::copy_n(launched->block, 3, event.block);
+            event.shared = launched->shared;
+            event.resident = launched->resident;
+            event.parameter_count = unsigned(launched->sizes.size());
+            event.parameter_sizes = launched->sizes.data();
+            event.parameters = reinterpret_cast<const unsigned char *>(launched->parameters.data());
+        }
+        take(argument, &event);
+    }
+}
+
 unsigned long long hostcuda_launches(void) { return runtime().launches; }
 
 }

@@ -57,6 +57,28 @@ unsigned long long hostcuda_random(void);
 // Kernels, library calls and copies within a device that were queued since the start.
 unsigned long long hostcuda_launches(void);
 
+// What was queued, or done, while the host device was watched. Of a kernel `module` is its CUmodule,
+// and `parameters` has the bytes of its parameters, one after the other, each of its size.
+typedef struct hostcuda_event {
+    int kind;
+    const char *name;
+    unsigned long long bytes;
+    unsigned long long module;
+    const char *function;            // the kernel's name in its module; NULL of anything else
+    unsigned grid[3], block[3];
+    unsigned long long shared;       // dynamic
+    int resident;                    // blocks that a multiprocessor holds
+    unsigned parameter_count;
+    const unsigned *parameter_sizes;
+    const unsigned char *parameters;
+} hostcuda_event;
+
+// From now on everything that is counted is noted as well, in the order of queueing; 0 ends it.
+void hostcuda_watch(int on);
+
+// Hands over what was noted since the last call, and forgets it.
+void hostcuda_watched(void (*take)(void *, const hostcuda_event *), void *argument);
+
 // 1 in dry mode: work is counted and not run.
 int hostcuda_is_dry(void);
 

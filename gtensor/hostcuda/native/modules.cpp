@@ -147,7 +147,8 @@ CUresult load_cubin(CUmodule *made, const void *image, size_t most) {
         for (const CubinKernel &each : module->cubin.kernels) {
             hostcuda_kernel &kernel = module->kernels.emplace_back();
             kernel.name = each.name.c_str();
-            kernel.parameter_count = each.parameters;
+            kernel.parameter_count = unsigned(each.parameter_sizes.size());
+            kernel.parameter_sizes = each.parameter_sizes.data();
             kernel.static_shared_bytes = each.static_shared_bytes;
             kernel.max_threads = std::min(each.max_threads,
                                           most_threads(device, int(each.registers)));
@@ -281,6 +282,25 @@ struct Parameters {
 struct Size {
     unsigned axes[3];
 };
+
+// What a program that watches is told of a launch.
+std::shared_ptr<const Launched> launched(Function &function, const unsigned (&grid)[3],
+                                         const unsigned (&block)[3], size_t shared, void **from) {
+    auto made = std::make_shared<Launched>();
+    const hostcuda_kernel &kernel = *function.kernel;
+    made->module = reinterpret_cast<uintptr_t>(function.module);
+    made->function = kernel.name;
+    std::copy_n(grid, 3, made->grid);
+    std::copy_n(block, 3, made->block);
+    made->shared = shared;
+    made->resident = resident(function, int(block[0] * block[1] * block[2]), shared);
+    for (unsigned place = 0; kernel.parameter_sizes && place < kernel.parameter_count; place++) {
+        size_t bytes = kernel.parameter_sizes[place];
+        made->sizes.push_back(unsigned(bytes));
+        made->parameters.append(static_cast<const char *>(from[place]), bytes);
+    }
+    return made;
+}
 
 }  // namespace
 
@@ -475,6 +495,7 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
         auto work = std::make_shared<Work>();
         work->kind = HOSTCUDA_KERNEL;
         work->name = function->counted;
+        if (runtime().watched) work->launched = launched(*function, grid, block, shared, parameters);
         if (!kernel->thread) return submit(held, *stream, std::move(work));
         auto values = std::make_shared<Parameters>(*kernel, parameters);
         Size blocks{{grid_x, grid_y, grid_z}}, threads{{block_x, block_y, block_z}};

@@ -223,7 +223,8 @@ bool running_here(Held &) {
     return runtime().running && runtime().runner == std::this_thread::get_id();
 }
 
-void count(int kind, const std::string &name, size_t bytes) {
+void count(int kind, const std::string &name, size_t bytes,
+           std::shared_ptr<const Launched> launched) {
     if (name.empty()) return;
     Tally &tally = runtime().tallies[{kind, name}];
     if (kind == HOSTCUDA_KERNEL || kind == HOSTCUDA_LIBRARY
@@ -231,6 +232,8 @@ void count(int kind, const std::string &name, size_t bytes) {
         runtime().launches++;
     tally.count++;
     tally.bytes += bytes;
+    if (runtime().watched)
+        runtime().noted.push_back({kind, name, bytes, std::move(launched)});
 }
 
 std::vector<ItemPointer> before(Stream &stream) {
@@ -268,7 +271,8 @@ ItemPointer enqueue(Held &, Device &device, WorkPointer work,
     if (!item->unmet) all.ready.push_back(item.get());
     all.pending++;
     device.pending++;
-    if (item->work) count(item->work->kind, item->work->name, item->work->bytes);
+    if (item->work)
+        count(item->work->kind, item->work->name, item->work->bytes, item->work->launched);
     return item;
 }
 

@@ -49,11 +49,30 @@ struct Outcome {
     std::string sentence;
 };
 
+// A kernel's launch as a program that watches is told of it.
+struct Launched {
+    unsigned long long module = 0;
+    std::string function;
+    unsigned grid[3] = {}, block[3] = {};
+    size_t shared = 0;
+    int resident = 0;
+    std::vector<unsigned> sizes;
+    std::string parameters;
+};
+
+struct Noted {
+    int kind;
+    std::string name;
+    size_t bytes;
+    std::shared_ptr<const Launched> launched;   // none: it is no kernel
+};
+
 // Something to run on a device, once or at each launch of a graph.
 struct Work {
     hostcuda_kind kind = HOSTCUDA_OTHER;
     std::string name;   // it is counted under this name; "" is not counted
     size_t bytes = 0;
+    std::shared_ptr<const Launched> launched;   // of a kernel, while the program watches
     std::function<Outcome()> run;   // empty: a point in a stream's order
     std::function<bool()> ready;    // in its turn it waits for this; empty: it need not
     std::function<void()> dry;      // takes its place in dry mode; empty: nothing does
@@ -200,6 +219,8 @@ struct Runtime {
     std::map<std::pair<int, std::string>, Tally> tallies;   // kind, name
     std::atomic<unsigned long long> launches{0};   // since the start
     std::map<std::string, unsigned long long> missing;
+    bool watched = false;            // what is counted is noted, too
+    std::vector<Noted> noted;
     // what others do for us
     decltype(&hostcuda_run) run_kernel = nullptr;
 };
@@ -220,7 +241,8 @@ Thread &thread();
 
 // ---- queue.cpp
 
-void count(int kind, const std::string &name, size_t bytes = 0);
+void count(int kind, const std::string &name, size_t bytes = 0,
+           std::shared_ptr<const Launched> launched = nullptr);
 uint64_t random_number();
 bool running_here(Held &);           // called from within work
 cudaError_t submit(Held &, Stream &, WorkPointer, bool wait = false);
