@@ -40,7 +40,9 @@ constexpr unsigned RESERVING = 90;            // the first architecture whose se
 constexpr int NEW_FLAGS = 8;                  // the ABI version from which flags hold more
 
 // Attributes, by nvdisasm's names without EIATTR_ and EICOMPAT_ATTR_.
-enum Attribute { MAX_THREADS = 0x05, KPARAM_INFO = 0x17, REGCOUNT = 0x2f };
+enum Attribute {
+    MAX_THREADS = 0x05, KPARAM_INFO = 0x17, REGCOUNT = 0x2f, KPARAM_INFO_V2 = 0x45
+};
 constexpr unsigned CUDA_ACCELERATOR_TARGET = 0x09;
 
 struct Inconsistent : std::runtime_error {
@@ -261,14 +263,15 @@ private:
         }
     }
 
-    // A parameter's entry: two numbers of 4 bytes, of which the second has its place in its lower
-    // half; the upper 14 bits of the third are its size.
+    // A parameter's entry: three numbers of 4 bytes. The second has its place in its lower half. The
+    // third is its size, or has it in its upper 14 bits; kernels with larger ones have the new form.
     void add_parameter(const Entry &entry, std::vector<size_t> &sizes) const {
         require(entry.bytes >= 12, "a kernel's parameter has no size");
         size_t place = bytes.at<uint16_t>(entry.offset + 4);
         require(place < MOST_PARAMETERS, "a kernel has too many parameters");
         if (sizes.size() <= place) sizes.resize(place + 1);
-        sizes[place] = bytes.at<uint32_t>(entry.offset + 8) >> 18;
+        auto size = bytes.at<uint32_t>(entry.offset + 8);
+        sizes[place] = entry.attribute == KPARAM_INFO ? size >> 18 : size;
     }
 
     CubinKernel kernel(const std::string &name, unsigned registers, unsigned architecture) const {
@@ -283,7 +286,8 @@ private:
         require(found.static_shared_bytes <= MOST, "a kernel has too much shared memory");
         if (const Section *info = named(".nv.info." + name))
             for (const Entry &each : attributes(*info)) {
-                if (each.attribute == KPARAM_INFO) add_parameter(each, found.parameter_sizes);
+                if (each.attribute == KPARAM_INFO || each.attribute == KPARAM_INFO_V2)
+                    add_parameter(each, found.parameter_sizes);
                 if (each.attribute != MAX_THREADS || each.bytes < 12) continue;
                 uint64_t threads = 1;
                 for (size_t axis = 0; axis < 3; axis++) {
