@@ -160,7 +160,7 @@ def summary(name: str, about: str, works: Sequence[Work], device: Device, facts:
         "bytes": moved, "needed_bytes": needed, "bytes_ratio": moved / needed if needed else None,
         "flops": sum(work.flops for work in works), "gpu_ms": 1e3 * seconds,
         "unknown": sorted({work.name for work in works if not work.known}),
-        "published_ms": facts.get("published_ms"),
+        "published_ms": facts.get("published_ms", {}).get(device.name),
         "host_ms": facts.get("host_ms"), "peak_bytes": facts.get("peak_bytes"),
         "kernels": [kernel(line, works, seconds) for line in lines(works, device)],
         "ops": ops(works, device),

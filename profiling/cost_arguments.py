@@ -54,15 +54,15 @@ def kernel_work(launch: Launch, text: str, code: Code | None, arrays: Sequence[A
         work.inputs = "float64" if "double" in launch.name else "float32"  # on CUDA cores
         work.__post_init__()
     elif code is not None:
-        _count_instructions(work, launch, code, "CIndexer" in text)
+        _count_instructions(work, launch, code)
     return work
 
 
-def _count_instructions(work: Work, launch: Launch, code: Code, each: bool) -> None:
-    """From its machine code; with `each` a thread runs the loop for an element at least."""
+def _count_instructions(work: Work, launch: Launch, code: Code) -> None:
+    """From its machine code, and the bytes that its threads can have on the way at once."""
     threads = prod(launch.block)
     warps = prod(launch.grid) * -(-threads // WARP)
-    work.instructions = code.executed(warps, work.reads, work.writes, warps if each else 0)
+    work.instructions = code.executed(warps, work.reads, work.writes)
     if code.on_the_way:
         blocks = min(prod(launch.grid), max(1, launch.resident) * MULTIPROCESSORS)
         work.in_flight = blocks * threads * code.on_the_way
@@ -138,10 +138,12 @@ def _carrays(launch: Launch, text: str, parameters: Sequence[str], body: str) ->
 
 
 def _is_read(name: str, body: str) -> bool:
-    """Whether an output is read: its name stands elsewhere than left of an assignment."""
-    uses = re.findall(rf"\b{name}\b(?!\s*=[^=])", body)
-    declared = re.findall(rf"\w+ &?{name}\b(?:\s*=|;|\()", body)
-    return len(uses) > sum(not each.rstrip().endswith("=") for each in declared)
+    """Whether an output is read: a reference to its element stands right of an assignment.
+
+    CuPy's ufuncs compute in a variable of their own, which they store at the end.
+    """
+    _, reference, rest = body.partition(f"&{name} = _raw_{name}[")
+    return bool(reference) and re.search(rf"\b{name}\b(?!\s*=[^=])", rest) is not None
 
 
 def _addresses(parameters: Sequence[str], arrays: Sequence[Any]) -> list[Touched] | None:

@@ -20,54 +20,61 @@ from typing import NamedTuple
 
 
 class Constant(NamedTuple):
-    """A number of the model, by device, and where it is from."""
+    """A number of the model, by device, and where it is from.
+
+    That of an A100 is the same share of its datasheet: NVIDIA publishes a step of PyTorch for it.
+    """
 
     h100: float
     h200: float
+    a100: float
     unit: str
     source: str
 
 
 CONSTANTS = {
     "copy": Constant(
-        2.55e12, 3.65e12, "bytes/s",
+        2.55e12, 3.65e12, 1.55e12, "bytes/s",
         "issue 34 for an H100: 76 % of the 3.35 TB/s of NVIDIA's H100 datasheet. Published between "
-        "2.0 (Triton) and 3.0 (QuACK). H200: 76 % of 4.8 TB/s of its datasheet"),
+        "2.0 (Triton) and 3.0 (QuACK). H200: 76 % of 4.8 TB/s of its datasheet, A100 80 GB: of 2.04"),
     "half": Constant(
-        650e12, 650e12, "FLOP/s",
+        650e12, 650e12, 206e12, "FLOP/s",
         "issue 34: 66 % of the 989 TFLOP/s of the datasheet. cuBLAS in bf16, published: 743 for one "
         "product, 543 to 549 for batches (pytorch/pytorch, issue 100850)"),
-    "tf32": Constant(325e12, 325e12, "FLOP/s", "half of `half`, as on the datasheet (495 of 989)"),
+    "tf32": Constant(
+        325e12, 325e12, 103e12, "FLOP/s", "half of `half`, as on the datasheet (495 of 989)"),
     "single": Constant(
-        50e12, 50e12, "FLOP/s", "issue 34: 75 % of the 67 TFLOP/s of the datasheet"),
+        50e12, 50e12, 14.6e12, "FLOP/s", "issue 34: 75 % of the 67 TFLOP/s of the datasheet"),
     "double": Constant(
-        50e12, 50e12, "FLOP/s", "75 % of the 67 TFLOP/s of float64 tensor cores, datasheet"),
+        50e12, 50e12, 14.6e12, "FLOP/s", "75 % of the 67 TFLOP/s of float64 tensor cores, datasheet"),
     "unaligned": Constant(
-        0.5, 0.5, "of the rate",
+        0.5, 0.5, 0.5, "of the rate",
         "assumed for rows that do not begin at 16 bytes, which TMA does not load (CUDA Programming "
         "Guide, \"Tensor Memory Access\")"),
     "attention": Constant(
-        258e12, 258e12, "FLOP/s",
+        258e12, 258e12, 81e12, "FLOP/s",
         "trials/attention: 50 us for 8 x 12 heads of 1,024 x 64, causal, the class of "
         "FlashAttention-2: 12.9 GFLOP"),
     "attention backward": Constant(
-        179e12, 179e12, "FLOP/s", "the same: 180 us for 2.5 times the work"),
-    "multiprocessors": Constant(132, 132, "", "NVIDIA, H100 Tensor Core GPU Architecture: SXM5"),
+        179e12, 179e12, 56e12, "FLOP/s", "the same: 180 us for 2.5 times the work"),
+    "multiprocessors": Constant(
+        132, 132, 108, "", "NVIDIA, H100 Tensor Core GPU Architecture: SXM5; A100: its own"),
     "clock": Constant(
-        1.83e9, 1.83e9, "1/s", "989 TFLOP/s / (132 multiprocessors x 4,096 FLOP a cycle)"),
+        1.83e9, 1.83e9, 1.41e9, "1/s", "989 TFLOP/s / (132 multiprocessors x 4,096 FLOP a cycle)"),
     "issue": Constant(
-        3.0, 3.0, "warps' instructions a cycle and multiprocessor",
+        3.0, 3.0, 3.0, "warps' instructions a cycle and multiprocessor",
         "4 schedulers (NVIDIA, as above), used to 75 % as float32 products use CUDA cores"),
     "latency": Constant(
-        262e-9, 262e-9, "s",
+        262e-9, 262e-9, 331e-9, "s",
         "478.8 cycles: Luo et al., Benchmarking and Dissecting the NVIDIA Hopper GPU, "
-        "arXiv 2402.13499, global memory"),
-    "start": Constant(2e-6, 2e-6, "s", "issue 34: the time of a tiny kernel"),
-    "link": Constant(50e9, 50e9, "bytes/s", "78 % of PCIe 5.0 x16, 64 GB/s, datasheet"),
+        "arXiv 2402.13499, global memory (A100: 466.3)"),
+    "start": Constant(2e-6, 2e-6, 2e-6, "s", "issue 34: the time of a tiny kernel"),
+    "link": Constant(
+        50e9, 50e9, 25e9, "bytes/s", "78 % of PCIe 5.0 x16, 64 GB/s, datasheet; A100: PCIe 4.0"),
 }
 """The model's constants. FLOP: a product and its sum are two."""
 
-DEVICES = ("h100", "h200")
+DEVICES = ("h100", "h200", "a100")
 
 # Rows and columns of out that a block of a library's product computes, and the share of the rate
 # that it reaches. CUTLASS's documentation, "Efficient GEMM in CUDA": a tile's loads over its

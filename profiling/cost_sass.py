@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import tempfile
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +25,7 @@ _INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.
                           re.MULTILINE)
 _TARGET = re.compile(r"(0x[0-9a-f]+)\s*$")
 _SIZE = re.compile(r"\.(?:[US](8|16)|(32|64|128|256))\b")
-_VERSION = "2"  # of what is counted
+_VERSION = "3"  # of what is counted
 _LOADS, _STORES = ("LDG", "LDGSTS"), ("STG", "RED", "ATOMG")
 _MATRIX = ("HMMA", "IMMA", "DMMA", "HGMMA")
 
@@ -38,32 +39,32 @@ class Loop(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A kernel's text. `entry` are the instructions of the shortest way through it."""
+    """A kernel's text. `entry` is the shortest way through it that loads and stores, if it can."""
 
     instructions: int
-    entry: int
+    entry: Loop
     loaded: int
     stored: int
     matrix: int  # instructions of tensor cores
     loops: tuple[Loop, ...]  # those that access global memory
 
-    def executed(self, warps: float, reads: float, writes: float, least: float) -> float:
+    def executed(self, warps: float, reads: float, writes: float) -> float:
         """Instructions of all warps of a launch that moves these bytes.
 
-        Loops that do the same for other widths of indices or for unaligned rows stand beside each
-        other: of those that load, the one runs that takes fewest instructions for a byte; of those
-        that store likewise. A loop runs as often as the launch's bytes say, `least` times at least.
+        Each warp goes the shortest way once; loops move the bytes that this leaves. Loops that do
+        the same for other widths of indices or for unaligned rows stand beside each other: of those
+        that load, the one runs that takes fewest instructions for a byte; of those that store
+        likewise.
         """
-        moved = [(min((x for x in self.loops if x[place]), default=None,
-                      key=lambda x: x.instructions / x[place]), place, nbytes)
-                 for place, nbytes in ((1, reads), (2, writes))]
         runs: dict[Loop, float] = {}
-        for loop, place, nbytes in moved:
-            if loop is not None:
-                runs[loop] = max(runs.get(loop, least), nbytes / (32 * loop[place]))
-        if not runs:
-            return warps * self.instructions
-        return warps * self.entry + sum(n * loop.instructions for loop, n in runs.items())
+        for place, nbytes in ((1, reads), (2, writes)):
+            loop = min((x for x in self.loops if x[place]), default=None,
+                       key=lambda x: x.instructions / x[place])
+            left = nbytes - 32 * warps * self.entry[place]
+            if loop is not None and left > 0:
+                runs[loop] = max(runs.get(loop, 0.0), left / (32 * loop[place]))
+        return warps * self.entry.instructions + sum(
+            count * loop.instructions for loop, count in runs.items())
 
     @property
     def on_the_way(self) -> int:
@@ -83,8 +84,8 @@ def count(cubin: bytes) -> dict[str, Code]:
     kept = cache() / "sass" / _VERSION / f"{hashlib.sha256(cubin).hexdigest()[:32]}.json"
     if kept.exists():
         found = json.loads(kept.read_text())
-        return {name: Code(*rest, tuple(Loop(*loop) for loop in loops))
-                for name, (*rest, loops) in found.items()}
+        return {name: Code(whole, Loop(*entry), *rest, tuple(Loop(*loop) for loop in loops))
+                for name, (whole, entry, *rest, loops) in found.items()}
     found = {name: _counted(text) for name, text in _disassembled(cubin).items()}
     kept.parent.mkdir(parents=True, exist_ok=True)
     whole = kept.with_suffix(f".{os.getpid()}")
@@ -120,23 +121,34 @@ def _counted(text: str) -> Code:
                 sum(line.name.startswith(_MATRIX) for line in code), tuple(loops))
 
 
-def _shortest(code: list[_Line]) -> int:
-    """Instructions from the entry to the nearest end that no guard skips."""
+def _shortest(code: list[_Line]) -> Loop:
+    """From the entry to an end that no guard skips, by a load and a store if the text has them."""
     places = {line.address: n for n, line in enumerate(code)}
-    reached, front = {0: 1}, [0]
+    wanted = (_has(code, _LOADS), _has(code, _STORES))
+    front: deque[tuple[int, bool, bool, Loop]] = deque([(0, False, False, Loop(0, 0, 0))])
+    seen = set()
     while front:
-        place = front.pop(0)
-        line, steps = code[place], reached[place]
+        place, loads, stores, way = front.popleft()
+        if place >= len(code) or (place, loads, stores) in seen:
+            continue
+        seen.add((place, loads, stores))
+        line = code[place]
+        loaded, stored = _bytes([line], _LOADS), _bytes([line], _STORES)
+        way = Loop(way.instructions + 1, way.loaded + loaded, way.stored + stored)
+        loads, stores = loads or loaded > 0, stores or stored > 0
         if line.name in ("EXIT", "RET") and not line.guarded:
-            return steps
-        after = [] if line.target is not None and not line.guarded else [place + 1]
+            if (loads, stores) == wanted:
+                return way
+            continue
         if line.target is not None:
-            after.append(places.get(line.target, place + 1))
-        for other in after:
-            if other < len(code) and other not in reached:
-                reached[other] = steps + 1
-                front.append(other)
-    return len(code)
+            front.append((places.get(line.target, place + 1), loads, stores, way))
+        if line.target is None or line.guarded:
+            front.append((place + 1, loads, stores, way))
+    return Loop(len(code), _bytes(code, _LOADS), _bytes(code, _STORES))
+
+
+def _has(code: Iterable[_Line], kinds: tuple[str, ...]) -> bool:
+    return any(line.name.split(".")[0] in kinds for line in code)
 
 
 def _bytes(code: Iterable[_Line], kinds: tuple[str, ...]) -> int:

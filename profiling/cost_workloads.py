@@ -67,11 +67,12 @@ def gpt2_layer(quick: bool) -> Iterator[Step]:
                                            norm_first=True, device="cuda")
         x = gt.zeros((batch, length, 768), device="cuda", requires_grad=True)
         seed = gt.zeros((batch, length, 768), device="cuda")
+        mask = gt.zeros((length, length), dtype=gt.bool, device="cuda")
 
-        def forward(layer: Any = layer, x: Any = x, dtype: str = dtype) -> Any:
+        def forward(layer: Any = layer, x: Any = x, mask: Any = mask, dtype: str = dtype) -> Any:
             x.grad = None
             with gt.autocast("bfloat16") if dtype != "float32" else nullcontext():
-                return layer(x, is_causal=True)
+                return layer(x, mask, is_causal=True)
 
         step = Step(f"gpt2-layer {dtype}", forward, list(layer.parameters()),
                     f"TransformerEncoderLayer, causal, {batch} x {length} x 768, {dtype}")
