@@ -195,3 +195,27 @@ def test_events_measure_the_time_that_the_device_worked(cupy):
     assert found.seconds.keys() == {**found.kernels, **found.library, **found.memsets}.keys()
     elapsed = cupy.cuda.get_elapsed_time(begin, end)  # milliseconds
     assert elapsed == pytest.approx(1e3 * sum(found.seconds.values()))
+
+
+def test_a_program_that_watches_is_told_of_each_launch(cupy, x):
+    a = cupy.ones((8, 4), dtype=np.float32)
+    y = cupy.empty(6, dtype=np.float32)
+    with hostcuda.watch() as queued:
+        cupy.add(x, 1, out=y)
+        a.T @ a
+        y.sum()
+        add, *more = queued()
+        assert (add.kind, add.name, add.grid, add.block) == ("kernels", ADD, (1, 1, 1), (6, 1, 1))
+        address, size, shape, stride = np.frombuffer(add.parameters[0], np.int64)
+        assert (address, size, shape, stride) == (x.data.ptr, 6, 6, 4)
+        assert np.frombuffer(add.parameters[1], np.float32) == 1
+        traffic = [each.traffic for each in more if each.kind == "library"]
+        assert [(t.reads, t.writes, t.product) for t in traffic] == [
+            (2 * 4 * 32, 4 * 16, (4, 4, 8, 1)), (4 * 6, 4, None)]
+        assert queued() == []
+        with pytest.raises(RuntimeError, match="watched already"), hostcuda.watch():
+            pass
+        cupy.exp(y, out=y)
+        assert [each.name for each in queued()] == [EXP]
+    cupy.exp(y, out=y)  # is counted and not noted
+    assert hostcuda.counters().kernels[EXP] == 2

@@ -208,7 +208,7 @@ def test_handles_streams_and_workspaces() -> None:
 
 def test_device_scalars_are_read_in_the_queue_and_host_scalars_before() -> None:
     queue: list[Any] = []
-    later = patch.object(calls, "enqueue", lambda stream, name, work, failed: queue.append(work))
+    later = patch.object(calls, "enqueue", lambda stream, name, work, *rest: queue.append(work))
     x = np.ones(3)
     for mode, wanted in ((0, 2.0), (1, 5.0)):
         alpha, y = number(2, "f8"), np.zeros(3)

@@ -205,14 +205,15 @@ class Traffic(NamedTuple):
 
 
 def traffic_of_product(
-    shape: tuple[int, int, int], count: int, distinct: tuple[int, int], types: Any,
+    shape: tuple[int, int, int], count: int, steps: tuple[int, ...], types: Any,
     lds: tuple[int, ...], reads_out: bool, tf32: bool,
 ) -> Traffic:  # fmt: skip
-    """The traffic of `count` products C = A B, with so many distinct A and B."""
+    """The traffic of `count` products C = A B; there is one A, or B, if the step to the next is 0.
+    """
     (m, n, k), (lda, ldb, ldc) = shape, lds
     a, b, c = (dtype.itemsize for dtype in (types.a, types.b, types.c))
     written = m * n * c * count
-    read = m * k * a * distinct[0] + k * n * b * distinct[1]
+    read = m * k * a * (count if steps[0] else 1) + k * n * b * (count if steps[1] else 1)
     return Traffic(
         read + (written if reads_out else 0), written, (m, n, k, count),
         "tf32" if tf32 and types.a.name == "float32" else types.a.name,

@@ -316,8 +316,8 @@ def gemv(
         else:
             target *= target.dtype.type(scale)
 
-    context.enqueue(f"cublas{t}gemv", work, Traffic(
-        DTYPES[t].itemsize * (m * n + m + n), DTYPES[t].itemsize * (m if op == b"N" else n)))
+    size = DTYPES[t].itemsize
+    context.enqueue(f"cublas{t}gemv", work, Traffic(size * (m * n + m + n), size * max(m, n)))
 
 
 def outer(ending: str, types: str) -> None:
@@ -375,9 +375,11 @@ def sbmv(
 
 
 class Types:
-    """What a product reads, computes in and writes."""
+    """What a product reads, computes in and writes; if `fast`, float32 is multiplied as TF32."""
 
-    def __init__(self, a: Any, b: Any, c: Any, compute: Any, scale: Any) -> None:
+    def __init__(self, a: Any, b: Any, c: Any, compute: Any, scale: Any, *, fast: bool = False
+                 ) -> None:
+        self.fast = fast
         self.a, self.b, self.c, self.compute, self.scale = map(np.dtype, (a, b, c, compute, scale))
 
     @property
@@ -410,14 +412,11 @@ class Product:
         self.lds = lda, ldb, ldc
         self.alpha = number(self.context, alpha, types.scale)
         self.beta = number(self.context, beta, types.scale)
-        self.tf32 = fast(self.context)
+        self.tf32 = fast(self.context) or types.fast
 
     def enqueue(self, name: str, batch: Callable[[], list[tuple[int, int, int]]], count: int = 1,
-                distinct: tuple[int, int] = (1, 1)) -> None:
-        """Queues `count` products of (a, b, c), with so many distinct a and b.
-
-        The addresses are asked for in the queue.
-        """
+                steps: tuple[int, ...] = (1, 1)) -> None:
+        """Queues products of (a, b, c), whose addresses are asked for in the queue."""
         workspace, size = self.context.workspace
 
         def work() -> None:
@@ -429,7 +428,7 @@ class Product:
 
         reads_out = self.context.pointer_mode == DEVICE or bool(self.beta())
         self.context.enqueue(name, work, traffic_of_product(
-            self.shape, count, distinct, self.types, self.lds, reads_out, self.tf32))
+            self.shape, count, steps, self.types, self.lds, reads_out, self.tf32))
 
     def run(self, alpha: Any, a: int, b: int, beta: Any, c: int) -> None:
         (m, n, k), (lda, ldb, ldc), (opa, opb) = self.shape, self.lds, self.ops
@@ -521,7 +520,7 @@ def gemm_batched(
     # "cublas<t>gemmBatched": pointers have to be aligned if the math mode is a fast one
     vectors = t in "SC" and fast(product.context)
     product.enqueue(f"cublas{t}gemmBatched", lambda: listed(types, (a, b, c), batch, vectors),
-                    batch, (batch, batch))
+                    batch)
 
 
 @function("cublas{}gemmStridedBatched", "pii iii p pil pil p pil i", "SDCZ")
@@ -550,8 +549,7 @@ def enqueue_strided(
     ]
     for dtype, row in zip(dtypes, rows, strict=True):
         aligned(dtype, *row[:2])
-    distinct = [batch if stride else 1 for stride in strides[:2]]
-    product.enqueue(name, lambda: list(zip(*rows, strict=True)), batch, (distinct[0], distinct[1]))
+    product.enqueue(name, lambda: list(zip(*rows, strict=True)), batch, strides)
 
 
 # cudaDataType (library_types.h)
@@ -586,7 +584,8 @@ def mixed(atype: int, btype: int, ctype: int, compute: int) -> Types:
     row = COMPUTE.get(compute, {}).get((atype, ctype))
     require(row is not None and atype == btype, NOT_SUPPORTED)
     assert row is not None
-    return Types(NUMPY[atype], NUMPY[btype], NUMPY[ctype], row[0], NUMPY[row[1]])
+    return Types(NUMPY[atype], NUMPY[btype], NUMPY[ctype], row[0], NUMPY[row[1]],
+                 fast=COMPUTE[compute] is _FAST)
 
 
 def integers(types: Types, lds: tuple[int, ...], *addresses: int) -> None:
@@ -605,7 +604,6 @@ def gemm_ex(
     types = mixed(atype, btype, ctype, compute)
     require(algorithm in ALGORITHMS, INVALID_VALUE)
     product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
-    product.tf32 |= COMPUTE[compute] is _FAST
     integers(types, product.lds, a, b)
     aligned(types.a, a)
     aligned(types.b, b)
@@ -624,7 +622,6 @@ def gemm_strided_batched_ex(
     types = mixed(atype, btype, ctype, compute)
     require(algorithm in ALGORITHMS, INVALID_VALUE)
     product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
-    product.tf32 |= COMPUTE[compute] is _FAST
     integers(types, product.lds, a, b, stridea, strideb)
     enqueue_strided(
         product, "cublasGemmStridedBatchedEx", (a, b, c), (stridea, strideb, stridec), batch
@@ -651,9 +648,8 @@ def gemm_batched_ex(
     require((a | b | c) % 16 == 0, NOT_SUPPORTED)
     vectors = (atype in (R16F, R16BF) or COMPUTE[compute] is _FAST
                or COMPUTE[compute] is _SINGLE and fast(product.context))
-    product.tf32 |= COMPUTE[compute] is _FAST
     product.enqueue("cublasGemmBatchedEx", lambda: listed(types, (a, b, c), batch, vectors),
-                    batch, (batch, batch))
+                    batch)
 
 
 @function("cublasSgemmEx", "pii iii p pii pii p pii")

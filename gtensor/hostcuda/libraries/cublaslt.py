@@ -281,8 +281,8 @@ class Matmul:
         tf32 = self.what.compute in (74, 75, 77)
         reads_out = context.pointer_mode == cublas.DEVICE or bool(beta())
         batch = self.d.batch
-        found = traffic_of_product((self.m, self.n, self.k), batch, (batch, batch), self.types, lds,
-                                   reads_out, tf32)
+        found = traffic_of_product((self.m, self.n, self.k), batch, (self.a.stride, self.b.stride),
+                                   self.types, lds, reads_out, tf32)
         kind, size = self.what.epilogue, self.types.c.itemsize
         kept = 0
         if kind != DEFAULT and kind & AUX:

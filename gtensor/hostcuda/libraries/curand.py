@@ -15,6 +15,8 @@ from gtensor.hostcuda.libraries.calls import (
     Context,
     Handles,
     Library,
+    Traffic,
+    Work,
     enqueue,
     require,
     runtime,
@@ -55,10 +57,10 @@ class Generator(Context):
 
         return compute
 
-    def enqueue(self, name: str, work: Callable[[], None]) -> None:
+    def enqueue(self, name: str, work: Work, traffic: Traffic | None = None) -> None:
         # No section allows stream capture, so it is refused.
         require(not runtime.is_capturing(self.stream), LAUNCH_FAILURE)
-        super().enqueue(name, work)
+        super().enqueue(name, work, traffic)
 
 
 generators = Handles(NOT_INITIALIZED)

@@ -16,6 +16,8 @@ from gtensor.hostcuda.libraries.calls import (
     Context,
     Handles,
     Library,
+    Traffic,
+    Work,
     matrix,
     pointers,
     require,
@@ -37,10 +39,10 @@ class Handle(Context):
     def __init__(self) -> None:
         super().__init__(EXECUTION_FAILED)
 
-    def enqueue(self, name: str, work: Callable[[], None]) -> None:
+    def enqueue(self, name: str, work: Work, traffic: Traffic | None = None) -> None:
         # No section allows stream capture, so it is refused.
         require(not runtime.is_capturing(self.stream), NOT_SUPPORTED)
-        super().enqueue(name, work)
+        super().enqueue(name, work, traffic)
 
 
 handles = Handles(NOT_INITIALIZED)
