@@ -7,10 +7,10 @@
 
 A step runs on the host device (docs/testing.md) in dry mode, at its real sizes: every launch is
 counted, and its bytes, FLOPs and instructions are known. `cost_model.py` turns them into time by a
-table of constants, each with its source. Columns: launches; bytes of the arrays that the launches
-can touch; bytes / bytes that their ops must move; FLOPs of products; predicted time and its share;
-what bounds it. If the model is wrong by 2 for a kernel with a share of 10 %, the step is wrong by
-10 %.
+table of constants, each with its source (--constants). Columns: launches; bytes of the arrays that
+the launches can touch; FLOPs of products; predicted time and its share; what bounds it; for an op
+also the bytes that it must move. If the model is wrong by 2 for a kernel with a share of 10 %, the
+step is wrong by 10 %.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cost_model import CONSTANTS, DEVICES, Device, Work, lines
+from cost_model import CONSTANTS, DEVICES, TILES, Device, Work, lines
 
 PHASES = ("forward", "backward", "update")
-TORCH = {"torch-gpt2": "gpt2", "torch-resnet50": "resnet50"}
+TORCH = {"torch-gpt2": "gpt2", "torch-gpt2-plain": "gpt2-plain", "torch-resnet50": "resnet50"}
 ROWS = 25  # of the table of kernels, by default
 _RUNS = 3  # of which the median is the host's time
 
@@ -38,16 +38,23 @@ def main(given: Sequence[str] | None = None) -> int:
     known = (*WORKLOADS, *TORCH)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workload", metavar="WORKLOAD", help=f"one of {', '.join(known)}")
+    parser.add_argument("workload", metavar="WORKLOAD", nargs="?",
+                        help=f"one of {', '.join(known)}")
+    parser.add_argument("--constants", action="store_true", help="print the model's constants")
     parser.add_argument("--device", choices=DEVICES, default="h100", help="default: h100")
     parser.add_argument("--measured", type=Path, metavar="JSON", help=(
         "constants that a GPU has measured, {\"copy\": 2.7e12, ...}: both predictions are printed"))
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the program")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"of kernels, default: {ROWS}")
-    parser.add_argument("--out", type=Path, help="folder for JSON and PNG, default: none is written")
+    parser.add_argument("--out", type=Path, help="folder for JSON and PNG; without it none")
     options = parser.parse_args(given)
+    if options.constants:
+        print(constants(Device(options.device)))
+        return 0
     if options.workload not in known:
-        parser.error(f"{options.workload!r} is no workload; wanted one of {', '.join(known)}")
+        given_ = "no workload given" if options.workload is None else (
+            f"{options.workload!r} is no workload")
+        parser.error(f"{given_}; wanted one of {', '.join(known)}")
     measured = json.loads(options.measured.read_text()) if options.measured else {}
     wrong = sorted(set(measured) - set(CONSTANTS))
     if wrong:
@@ -126,6 +133,15 @@ def run(step: Any) -> None:
 
 def progress(sentence: str) -> None:
     print(f"cost: {sentence}", file=sys.stderr, flush=True)
+
+
+def constants(device: Device) -> str:
+    """The table of the model's constants, with their sources."""
+    rows = [f"{name:20}{device[name]:>12.4g} {each.unit}\n    {each.source}"
+            for name, each in CONSTANTS.items()]
+    tiles = ", ".join(f"{rows} x {columns}: {share}" for (rows, columns), share in TILES)
+    return "\n".join([*rows, f"{'tiles of a product':20}{tiles} of the rate\n    assumed: a tile's "
+                      "loads over its multiplications grow as 1/rows + 1/columns (CUTLASS)"])
 
 
 # -- the sheet -------------------------------------------------------------------------------------
@@ -248,7 +264,7 @@ def write(sheet: dict[str, Any], works: Sequence[Work], device: Device, folder: 
     from cost_pictures import roofline
 
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"cost-{sheet['workload'].replace(' ', '-')}-{device.name}"
+    name = f"{sheet['workload'].replace(' ', '-')}-{device.name}"
     found = {"command": machine.command(), "versions": machine.versions(), **sheet}
     (folder / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     roofline(sheet, works, device, folder / f"{name}.png")

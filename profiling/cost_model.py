@@ -35,18 +35,18 @@ class Constant(NamedTuple):
 CONSTANTS = {
     "copy": Constant(
         2.55e12, 3.65e12, 1.55e12, "bytes/s",
-        "issue 34 for an H100: 76 % of the 3.35 TB/s of NVIDIA's H100 datasheet. Published between "
-        "2.0 (Triton) and 3.0 (QuACK). H200: 76 % of 4.8 TB/s of its datasheet, A100 80 GB: of 2.04"),
+        "issue 34 for an H100: 76 % of the 3.35 TB/s of NVIDIA's datasheet. Published: between 2.0 "
+        "(Triton) and 3.0 (QuACK). H200: 76 % of 4.8 TB/s, A100 80 GB: of 2.04, datasheets"),
     "half": Constant(
         650e12, 650e12, 206e12, "FLOP/s",
-        "issue 34: 66 % of the 989 TFLOP/s of the datasheet. cuBLAS in bf16, published: 743 for one "
-        "product, 543 to 549 for batches (pytorch/pytorch, issue 100850)"),
+        "issue 34: 66 % of the 989 TFLOP/s of the datasheet. cuBLAS in bf16, published: 743 for "
+        "one product, 543 to 549 for batches (pytorch/pytorch, issue 100850)"),
     "tf32": Constant(
         325e12, 325e12, 103e12, "FLOP/s", "half of `half`, as on the datasheet (495 of 989)"),
     "single": Constant(
         50e12, 50e12, 14.6e12, "FLOP/s", "issue 34: 75 % of the 67 TFLOP/s of the datasheet"),
     "double": Constant(
-        50e12, 50e12, 14.6e12, "FLOP/s", "75 % of the 67 TFLOP/s of float64 tensor cores, datasheet"),
+        50e12, 50e12, 14.6e12, "FLOP/s", "75 % of float64 tensor cores' 67 TFLOP/s, datasheet"),
     "unaligned": Constant(
         0.5, 0.5, 0.5, "of the rate",
         "assumed for rows that do not begin at 16 bytes, which TMA does not load (CUDA Programming "
@@ -77,8 +77,8 @@ CONSTANTS = {
 DEVICES = ("h100", "h200", "a100")
 
 # Rows and columns of out that a block of a library's product computes, and the share of the rate
-# that it reaches. CUTLASS's documentation, "Efficient GEMM in CUDA": a tile's loads over its
-# multiplications grow as 1/rows + 1/columns.
+# that it is assumed to reach: a tile's loads over its multiplications grow as 1/rows + 1/columns
+# (CUTLASS's documentation, "Efficient GEMM in CUDA").
 TILES = (((128, 256), 1.0), ((128, 128), 0.9), ((64, 128), 0.7), ((64, 64), 0.5), ((32, 32), 0.25))
 SPLITS = (1, 2, 4, 8, 16, 32)  # parts of the inner axis that blocks compute at once
 

@@ -68,9 +68,10 @@ def _roof(axes: Any, works: Sequence[Work], device: Device) -> None:
         axes.scatter(x, y, s=30 + 400 * line.seconds / sum(each.seconds for each in found),
                      color=_COLOURS[line.bound], alpha=0.6)
         if number < _NAMED:
-            side = -1 if x > 100 else 1
-            axes.annotate(line.name[:28], (x, y), fontsize=8, xytext=(8 * side, -12),
-                          textcoords="offset points", ha="right" if side < 0 else "left")
+            # Points may lie close to each other: they have numbers, and their names are a list.
+            axes.text(x, y, str(number + 1), fontsize=8, ha="center", va="center")
+            axes.text(0.56, 0.55 - 0.06 * number, f"{number + 1}  {line.name[:28]}", fontsize=8,
+                      transform=axes.transAxes)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("FLOP / byte")

@@ -181,5 +181,5 @@ def _tools() -> Path:
         for tool in sorted(Path(root).glob("*/bin/cuobjdump")):
             if (tool.parent / "nvdisasm").exists():
                 return tool.parent
-    raise NoTools("no cuobjdump and nvdisasm in an installed nvidia package; wanted the pip packages "
+    raise NoTools("no cuobjdump and nvdisasm in an installed nvidia package; wanted the packages "
                   "nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm (they are in gtensor[test])")

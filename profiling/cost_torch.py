@@ -1,13 +1,12 @@
-"""PyTorch's launches of two published steps, from the ops that PyTorch itself records.
+"""PyTorch's launches of three published steps, from the ops that PyTorch itself records.
 
 A model of meta tensors runs forward and backward; each op of ATen is one launch, or those that
 `KERNELS` lists. Casts of autocast are written out, as meta tensors have no autocast. Attention is
 one op. PyTorch runs what cuBLAS, cuDNN and FlashAttention have, so a product is a product, and all
 else is a pass over its inputs and outputs.
 
-Sources of the launches of an op: PyTorch 2.13, aten/src/ATen/native/cuda, the file by the op's name
-(layer_norm_kernel.cu, SoftMax.cu, NLLLoss.cu or Loss.cu, Embedding.cu, Normalization.cuh,
-DilatedMaxPool2d.cu), and transformers/cuda/flash_attn.
+Sources of the launches of an op: PyTorch 2.13, aten/src/ATen/native/cuda, the file of the op's name
+(layer_norm_kernel, SoftMax, Loss, Embedding, Normalization, DilatedMaxPool2d), and flash_attn.
 """
 
 from __future__ import annotations
@@ -23,15 +22,19 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 PUBLISHED_MS: dict[str, dict[str, float]] = {
-    "gpt2": {"h100": 42}, "resnet50": {"h100": 115, "a100": 103.6}}
-"""By device. H100: issue 34. A100: NVIDIA/DeepLearningExamples, ResNet-50 v1.5 for PyTorch, mixed
-precision, one GPU of a DGX A100 80GB, 2,470 images a second."""
+    "gpt2": {"h100": 42}, "gpt2-plain": {"a100": 300},
+    "resnet50": {"h100": 115, "a100": 103.6}}
+"""By device. H100: issue 34, without a description of the program that was measured. A100,
+ResNet-50: NVIDIA/DeepLearningExamples, ResNet-50 v1.5 for PyTorch, mixed precision, one GPU of a
+DGX A100 80GB, 2,470 images a second. A100, GPT-2: Karpathy, "Let's reproduce GPT-2 (124M)", 2024,
+the step called "float16, gradient scalers, bfloat16, 300ms": eager, 16 x 1,024 tokens of 50,257,
+attention in single ops, AdamW as PyTorch has it by default."""
 
-VIEWS = frozenset("""
-alias as_strided detach expand permute select slice split split_with_sizes squeeze t transpose
-unbind unsqueeze view _unsafe_view _reshape_alias lift_fresh empty empty_like new_empty
-new_empty_strided empty_strided is_same_size
-""".split())
+VIEWS = {
+    "alias", "as_strided", "detach", "expand", "permute", "select", "slice", "split",
+    "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view",
+    "_reshape_alias", "lift_fresh", "empty", "empty_like", "new_empty", "new_empty_strided",
+    "empty_strided", "is_same_size"}  # without a launch
 _SORTED = 8  # launches of a radix sort and of what follows it in embedding_dense_backward
 
 
@@ -170,7 +173,15 @@ def _batch_norm_backward(name: str, given: list[Tensor], made: list[Tensor], arg
     yield Work(name, reads=nbytes(*given), writes=nbytes(made[0]))
 
 
+def _masked_fill(name: str, given: list[Tensor], made: list[Tensor], args: Sequence[Any]
+                 ) -> Iterator[Work]:
+    """A copy, which is then filled (ATen/native, TensorAdvancedIndexing)."""
+    yield Work("clone", reads=nbytes(given[0]), writes=nbytes(*made))
+    yield Work(name, reads=nbytes(*given), writes=nbytes(*made))
+
+
 KERNELS: dict[str, Kernel] = {
+    "masked_fill": _masked_fill,
     "addmm": _product, "mm": _product, "bmm": _product,
     "native_layer_norm_backward": _layer_norm_backward, "embedding": _embedding,
     "embedding_dense_backward": _embedding_backward, "nll_loss_forward": _nll,
@@ -220,11 +231,11 @@ class Linear(nn.Linear):
 
 
 class Block(nn.Module):
-    """A layer of nanoGPT (model.py, class Block), without dropout."""
+    """A layer of nanoGPT (class Block), without dropout; `plain`: attention in ops."""
 
-    def __init__(self, width: int, heads: int, recorded: Recorded) -> None:
+    def __init__(self, width: int, heads: int, recorded: Recorded, plain: bool) -> None:
         super().__init__()
-        self.heads, self.recorded = heads, recorded
+        self.heads, self.recorded, self.plain = heads, recorded, plain
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.in_proj, self.out_proj = Linear(width, 3 * width), Linear(width, width)
         self.linear1, self.linear2 = Linear(width, 4 * width), Linear(4 * width, width)
@@ -233,16 +244,25 @@ class Block(nn.Module):
         n, length, width = x.shape
         q, k, v = (part.view(n, length, self.heads, -1).transpose(1, 2)
                    for part in self.in_proj(self.norm1(x)).split(width, 2))
-        y = Attention.apply(q, k, v, self.recorded)
+        y = plain_attention(q, k, v) if self.plain else Attention.apply(q, k, v, self.recorded)
         x = x + self.out_proj(y.transpose(1, 2).reshape(n, length, width))
         return x + self.linear2(F.gelu(self.linear1(self.norm2(x)), approximate="tanh"))
 
 
+def plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention as it was written before PyTorch had an op for it; softmax in float32."""
+    scores = (q @ k.transpose(-2, -1)) * q.shape[-1]**-0.5
+    mask = torch.empty(scores.shape[-2:], device=q.device) == 0
+    return F.softmax(scores.masked_fill(mask, float("-inf")).float(), -1).to(HALF) @ v
+
+
 class GPT2(nn.Module):
-    def __init__(self, words: int, length: int, layers: int, recorded: Recorded) -> None:
+    def __init__(self, words: int, length: int, layers: int, recorded: Recorded,
+                 plain: bool = False) -> None:
         super().__init__()
         self.embedding, self.positions = nn.Embedding(words, 768), nn.Embedding(length, 768)
-        self.blocks = nn.ModuleList([Block(768, 12, recorded) for _ in range(layers)])
+        self.blocks = nn.ModuleList(
+            [Block(768, 12, recorded, plain) for _ in range(layers)])
         self.norm = nn.LayerNorm(768)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -299,28 +319,33 @@ def steps(name: str, quick: bool) -> Iterator[tuple[str, str, list[Work], dict[s
     """The launches of a step, forward, backward and update, as `cost.recorded` gives them."""
     recorded = Recorded()
     with torch.device("meta"):
-        run, model, about = (_gpt2 if name == "gpt2" else _resnet)(recorded, quick)
+        run, model, about = (_resnet if name == "resnet50" else _gpt2)(recorded, quick, name)
     with recorded:
         loss = run()
         recorded.phase = "backward"
         loss.backward()
     recorded.phase = "update"
-    recorded.add(_update(name, model))
+    for work in _update(name, model):
+        recorded.add(work)
     facts = {} if quick else {"published_ms": PUBLISHED_MS[name]}
     yield f"torch-{name}", about, recorded.works, facts
 
 
-def _gpt2(recorded: Recorded, quick: bool) -> tuple[Callable[[], Tensor], nn.Module, str]:
-    batch, length, layers, words = (2, 64, 2, 512) if quick else (8, 1024, 12, 50_304)
-    model = GPT2(words, length, layers, recorded)
+def _gpt2(recorded: Recorded, quick: bool, name: str
+          ) -> tuple[Callable[[], Tensor], nn.Module, str]:
+    plain = name == "gpt2-plain"
+    batch, length, layers, words = (2, 64, 2, 512) if quick else (
+        (16, 1024, 12, 50_257) if plain else (8, 1024, 12, 50_304))
+    model = GPT2(words, length, layers, recorded, plain)
     tokens = torch.empty((batch, length), dtype=torch.int64)
     targets = torch.empty((batch, length), dtype=torch.int64)
     return lambda: model(tokens, targets), model, (
         f"PyTorch's GPT-2 small, {layers} layers, {batch} x {length} tokens of {words}, bfloat16 "
-        "by autocast, fused AdamW")
+        f"by autocast, {'attention in single ops, AdamW' if plain else 'fused AdamW'}")
 
 
-def _resnet(recorded: Recorded, quick: bool) -> tuple[Callable[[], Tensor], nn.Module, str]:
+def _resnet(recorded: Recorded, quick: bool, name: str
+            ) -> tuple[Callable[[], Tensor], nn.Module, str]:
     batch, side = (2, 64) if quick else (256, 224)
     model = _resnet50()
     images = torch.empty((batch, 3, side, side)).to(memory_format=torch.channels_last)
@@ -330,8 +355,18 @@ def _resnet(recorded: Recorded, quick: bool) -> tuple[Callable[[], Tensor], nn.M
         "fused SGD with momentum")
 
 
-def _update(name: str, model: nn.Module) -> Work:
-    """One launch over all parameters: of AdamW with two states, of SGD with one."""
-    size, states = nbytes(*model.parameters()), 2 if name == "gpt2" else 1
-    return Work("fused_adamw" if states == 2 else "fused_sgd", reads=size * (2 + states),
-                writes=size * (1 + states))
+# What AdamW reads and writes by default, in passes over all parameters (torch.optim,
+# _multi_tensor_adam): decay, both averages, square root, division, addition of eps, the step.
+_PASSES = ((1, 1), (2, 1), (1, 1), (2, 1), (1, 1), (1, 1), (1, 1), (3, 1))
+
+
+def _update(name: str, model: nn.Module) -> Iterator[Work]:
+    """Fused: one launch, of AdamW with two states, of SGD with one."""
+    size = nbytes(*model.parameters())
+    if name == "gpt2-plain":
+        for reads, writes in _PASSES:
+            yield Work("foreach_adamw", reads=size * reads, writes=size * writes)
+        return
+    states = 2 if name == "gpt2" else 1
+    yield Work("fused_adamw" if states == 2 else "fused_sgd", reads=size * (2 + states),
+               writes=size * (1 + states))

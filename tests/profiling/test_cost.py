@@ -156,8 +156,8 @@ def test_a_launch_belongs_to_the_phase_in_which_it_is_queued(found: dict[str, An
 @pytest.mark.host_cuda
 def test_the_sheet_adds_up(tmp_path: Path) -> None:
     ran = program("profiling/cost.py", "mlp", "--quick", "--out", tmp_path)
-    sheet = json.loads((tmp_path / "cost-mlp-h100.json").read_text())
-    assert (tmp_path / "cost-mlp-h100.png").stat().st_size > 10_000
+    sheet = json.loads((tmp_path / "mlp-h100.json").read_text())
+    assert (tmp_path / "mlp-h100.png").stat().st_size > 10_000
     assert [sheet["phases"][phase]["launches"] for phase in cost.PHASES] == [6, 9, 1]
     assert not sheet["unknown"] and sheet["published_ms"] is None
     for key, total in (("ms", "gpu_ms"), ("bytes", "bytes"), ("flops", "flops")):
