@@ -35,16 +35,16 @@ class Constant(NamedTuple):
 CONSTANTS = {
     "copy": Constant(
         2.55e12, 3.65e12, 1.55e12, "bytes/s",
-        "issue 34 for an H100: 76 % of the 3.35 TB/s of NVIDIA's datasheet. Published: between 2.0 "
+        "76 % of the 3.35 TB/s of NVIDIA's datasheet for an H100. Published: between 2.0 "
         "(Triton) and 3.0 (QuACK). H200: 76 % of 4.8 TB/s, A100 80 GB: of 2.04, datasheets"),
     "half": Constant(
         650e12, 650e12, 206e12, "FLOP/s",
-        "issue 34: 66 % of the 989 TFLOP/s of the datasheet. cuBLAS in bf16, published: 743 for "
+        "66 % of the 989 TFLOP/s of the datasheet. cuBLAS in bf16, published: 743 for "
         "one product, 543 to 549 for batches (pytorch/pytorch, issue 100850)"),
     "tf32": Constant(
         325e12, 325e12, 103e12, "FLOP/s", "half of `half`, as on the datasheet (495 of 989)"),
     "single": Constant(
-        50e12, 50e12, 14.6e12, "FLOP/s", "issue 34: 75 % of the 67 TFLOP/s of the datasheet"),
+        50e12, 50e12, 14.6e12, "FLOP/s", "75 % of the 67 TFLOP/s of the datasheet"),
     "double": Constant(
         50e12, 50e12, 14.6e12, "FLOP/s", "75 % of float64 tensor cores' 67 TFLOP/s, datasheet"),
     "unaligned": Constant(
@@ -53,7 +53,7 @@ CONSTANTS = {
         "Guide, \"Tensor Memory Access\")"),
     "attention": Constant(
         258e12, 258e12, 81e12, "FLOP/s",
-        "trials/attention: 50 us for 8 x 12 heads of 1,024 x 64, causal, the class of "
+        "assumed: 50 us for 8 x 12 heads of 1,024 x 64, causal, the class of "
         "FlashAttention-2: 12.9 GFLOP"),
     "attention backward": Constant(
         179e12, 179e12, 56e12, "FLOP/s", "the same: 180 us for 2.5 times the work"),
@@ -68,7 +68,7 @@ CONSTANTS = {
         262e-9, 262e-9, 331e-9, "s",
         "478.8 cycles: Luo et al., Benchmarking and Dissecting the NVIDIA Hopper GPU, "
         "arXiv 2402.13499, global memory (A100: 466.3)"),
-    "start": Constant(2e-6, 2e-6, 2e-6, "s", "issue 34: the time of a tiny kernel"),
+    "start": Constant(2e-6, 2e-6, 2e-6, "s", "assumed: the time of a tiny kernel"),
     "link": Constant(
         50e9, 50e9, 25e9, "bytes/s", "78 % of PCIe 5.0 x16, 64 GB/s, datasheet; A100: PCIe 4.0"),
 }

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 PUBLISHED_MS: dict[str, dict[str, float]] = {
     "gpt2": {"h100": 42}, "gpt2-plain": {"a100": 300},
     "resnet50": {"h100": 115, "a100": 103.6}}
-"""By device. H100: issue 34, without a description of the program that was measured. A100,
+"""By device. H100: told without a description of the program that was measured. A100,
 ResNet-50: NVIDIA/DeepLearningExamples, ResNet-50 v1.5 for PyTorch, mixed precision, one GPU of a
 DGX A100 80GB, 2,470 images a second. A100, GPT-2: Karpathy, "Let's reproduce GPT-2 (124M)", 2024,
 the step called "float16, gradient scalers, bfloat16, 300ms": eager, 16 x 1,024 tokens of 50,257,
