@@ -122,6 +122,67 @@ def test_what_does_not_compile_is_said(
         compiler.compile(source, options, names)
 
 
+TWO_FORMS = """#include "ptx.h"
+__device__ unsigned lane_of(unsigned thread) {
+#ifdef __HOSTCUDA__
+  return thread % 32;
+#else
+  unsigned lane;
+  asm volatile("mov.u32 %0, %laneid; // asm(" : "=r"(lane)
+               :: "memory");
+  return lane;
+#endif
+}
+"""
+PLAIN = """
+extern "C" __global__ void f(unsigned *x) { x[threadIdx.x] = lane_of(threadIdx.x) + MORE; }
+"""
+BY_MACRO = """
+#define KERNEL(name) extern "C" __global__ void name(unsigned *x)
+KERNEL(f) { x[threadIdx.x] = lane_of(threadIdx.x) + MORE; }
+"""  # its macros are expanded before it is changed
+PTX_HEADER = """
+#if defined(__HOSTCUDA__) && __HOSTCUDA__
+#define MORE 100
+#else
+__device__ void pause() { asm("nanosleep.u32 20;"); }
+#define MORE 200
+#endif
+"""
+
+
+@pytest.mark.parametrize("kernel", [PLAIN, BY_MACRO], ids=["plain", "by a macro"])
+def test_inline_ptx_may_stand_where_it_is_not_compiled(kernel: str) -> None:
+    source, headers = TWO_FORMS + kernel, {"ptx.h": PTX_HEADER}
+    x = np.zeros(40, np.uint32)
+    Module(source, headers=headers).launch("f", (1,), (40,), (x,))
+    np.testing.assert_array_equal(x, np.arange(40) % 32 + 100)
+    said = "inline PTX given; .* wanted C.. where __HOSTCUDA__ is defined"
+    line = "line 7: " if kernel is PLAIN else ""
+    with pytest.raises(CompileError, match=line + said):
+        compiler.compile(source.replace("#ifdef", "#ifndef"), (), (), headers)
+    with pytest.raises(CompileError, match="line 5: " + said):
+        compiler.compile(source, (), (), {"ptx.h": PTX_HEADER.replace("__HOSTCUDA__", "OTHER")})
+
+
+def test_lanes_exchange_what_is_larger_than_a_number() -> None:
+    module = Module("""
+    struct Row { double values[5]; int lane; };
+    extern "C" __global__ void turned(double *x) {
+      Row own = {{}, int(threadIdx.x % 32)}, all[32];
+      for (int i = 0; i < 5; ++i) own.values[i] = x[threadIdx.x * 5 + i];
+      hostcuda::exchange(own, all);
+      const Row &other = all[31 - threadIdx.x % 32];
+      for (int i = 0; i < 5; ++i) x[threadIdx.x * 5 + i] = other.values[i] + other.lane;
+    }""")
+    x = np.random.default_rng(3).standard_normal((64, 5))
+    wanted = (x + np.arange(64)[:, None] % 32).reshape(2, 32, 5)[:, ::-1].reshape(64, 5)
+    for schedule in (0, 1, 7):
+        y = x.copy()
+        module.launch("turned", (1,), (64,), (y,), schedule=schedule)
+        np.testing.assert_array_equal(y, wanted)
+
+
 FAULTS = r"""
 #include <math_constants.h>
 #define THREAD (blockIdx.x * blockDim.x + threadIdx.x)

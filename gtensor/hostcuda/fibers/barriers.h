@@ -70,6 +70,31 @@ T shuffle(const Site &site, unsigned mask, T value, unsigned source, bool inside
   return value_of<T>(lanes.values[source]);
 }
 
+// Reads what other lanes hand over. ThreadSanitizer does not see it: as a shuffle, it orders nothing.
+#ifdef HOSTCUDA_THREADS
+#define HOSTCUDA_UNSEEN __attribute__((noinline, no_sanitize("thread")))
+#else
+#define HOSTCUDA_UNSEEN
+#endif
+template <typename T>
+HOSTCUDA_UNSEEN void gather(const Lanes &lanes, T (&all)[warpSize]) {
+  for (int at = 0; at < warpSize; ++at)
+    all[at] = *reinterpret_cast<const T *>(static_cast<uintptr_t>(lanes.values[at]));
+}
+
+// Hands `mine`, of any size, to all lanes of the warp, and gets theirs. All lanes must come.
+template <typename T>
+void exchange(const T &mine, T (&all)[warpSize], const char *file = __builtin_FILE(),
+              int line = __builtin_LINE()) {
+  const Site site = {__func__, file, line};
+  const Lanes &lanes = meet_warp(site, ~0u, reinterpret_cast<uintptr_t>(&mine), false);
+  if (lanes.present != ~0u)
+    fail(HOSTCUDA_LAUNCH_FAILURE, "exchange at %s:%d: of the warp the lanes %08x take part; wanted "
+         "all of them", file, line, lanes.present);
+  gather(lanes, all);
+  meet_warp(site, ~0u, 0, false);  // `mine` stays until all have read it
+}
+
 inline unsigned ballot(const Site &site, unsigned mask, int predicate) {
   const Lanes &lanes = meet_warp(site, mask, predicate != 0, false);
   unsigned votes = 0;

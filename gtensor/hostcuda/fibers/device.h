@@ -6,6 +6,9 @@
 // one of tests/kernels runs each as an OS thread, under ThreadSanitizer (HOSTCUDA_THREADS).
 #pragma once
 
+// Texts ask for it (docs/testing.md): here stands C++ where a GPU has inline PTX.
+#define __HOSTCUDA__ 1
+
 #include <type_traits>
 
 // C++17's special functions, which CUDA has not, would be compiled again with each text.

@@ -10,9 +10,10 @@ What differs from a GPU: rounding is that of C++ (-ftz and -fmad are accepted an
 approximate functions are exact); signed overflow wraps; a float outside an integer type converts as
 x86 does it. Static shared memory starts as the block before left it, dynamic as NaN. Faults are an
 invalid or misaligned address, an index outside an array whose size the compiler knows, and integer
-division by zero. Where NVRTC only warns of a write to constant memory, it is done. Inline PTX and
-cooperative groups are refused by name. C++'s own headers are there, which NVRTC lacks, and
-`__CUDACC__` is not defined.
+division by zero. Where NVRTC only warns of a write to constant memory, it is done. Cooperative
+groups are refused by name, and inline PTX where it is compiled: a text may have C++ in its place
+where `__HOSTCUDA__` is defined. C++'s own headers are there, which NVRTC lacks, and `__CUDACC__` is
+not defined.
 """
 
 from __future__ import annotations
@@ -361,7 +362,8 @@ def _expanded(source: str, options: _Options, folder: Path) -> str:
     unit = folder / "macros.cpp"
     unit.write_text(cuda_text.without_includes(source), encoding="utf-8")
     result = build.run([f"-std={options.standard}", "-E", "-P", "-fno-extended-identifiers",
-                            f"-D__CUDA_ARCH__={options.architecture}0", *options.arguments, unit])
+                        "-D__HOSTCUDA__=1", f"-D__CUDA_ARCH__={options.architecture}0",
+                        *options.arguments, unit])
     if result.returncode:
         raise CompileError(result.stderr.replace(str(unit), "kernel.cu"))
     return cuda_text.with_includes(result.stdout)

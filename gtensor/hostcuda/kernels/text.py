@@ -1,7 +1,7 @@
 """CUDA text as C++ that g++ compiles behind `fibers/device.h`.
 
-A text is changed in few places only: declarations of shared memory, module variables, and a
-registration behind each kernel. Lines keep their numbers.
+A text is changed in few places only: declarations of shared memory, module variables, inline PTX,
+and a registration behind each kernel. Lines keep their numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONSTANT = re.compile(
     r"\b__constant__\b(?P<type>[^;={}(),]*[\s>*&])(?P<name>\w+)(?P<sizes>(?:\s*\[[^\]]*\])*)\s*"
     r"(?=[;={])")
 _READ_ONLY = re.compile(r"\b(?:const|constexpr|extern|template)\b")
-_ASSEMBLY = re.compile(r"\b(?:asm|__asm__|__asm)\b(?=\s*(?:volatile|__volatile__)?\s*\()")
+_ASSEMBLY = re.compile(r"\b(?:asm|__asm__|__asm)\b(?:\s*\b(?:volatile|__volatile__))?\s*(?=\()")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 
 
@@ -90,14 +90,11 @@ def host_text(text: str, constant: bool = True) -> str:
         constant: let g++ refuse assignments to variables that are __constant__.
 
     Raises:
-        TextError: for inline PTX, and for dynamic shared memory declared in a way unknown here.
+        TextError: for dynamic shared memory declared in a way unknown here.
     """
     shown = visible(text)
-    assembly = _ASSEMBLY.search(shown)
-    if assembly is not None:
-        raise TextError(f"line {_line(text, assembly.start())}: inline PTX given; the host device "
-                        "compiles kernels by g++ and runs no PTX")
     edits = [*_shared_edits(text, shown), *_constant_edits(text, shown, constant)]
+    edits += _assembly_edits(text, shown)
     edits += [(found.end(), found.end(), " HOSTCUDA_EXPORTED ")
               for found in _VARIABLE.finditer(_ALIGNMENT.sub(_blank, shown))]
     edits += [(kernel.end, kernel.end, f" HOSTCUDA_KERNEL({kernel.name}, {kernel.bound}, "
@@ -175,6 +172,18 @@ def _shared_edits(text: str, shown: str) -> list[tuple[int, int, str]]:
         new = (f"{ctype} *const {name} = hostcuda::dynamic_shared<{ctype}>();" if inside else
                f"static hostcuda::DynamicShared<{ctype}> {name};")
         edits.append((found.start(), found.end(), new + "\n" * found[0].count("\n")))
+    return edits
+
+
+def _assembly_edits(text: str, shown: str) -> list[tuple[int, int, str]]:
+    """Inline PTX becomes what g++ refuses, unless it stands in a branch that is not compiled."""
+    edits = []
+    for found in _ASSEMBLY.finditer(shown):
+        end = _closing(shown, found.end(), "(", ")")
+        said = (f"line {_line(text, found.start())}: inline PTX given; the host device compiles "
+                "kernels by g++ and runs no PTX: wanted C++ where __HOSTCUDA__ is defined")
+        lines = "\n" * text.count("\n", found.start(), end)
+        edits.append((found.start(), end, f'static_assert(false, "{said}"){lines}'))
     return edits
 
 
