@@ -8,12 +8,15 @@ import os
 import re
 import subprocess
 import zlib
+from collections import Counter
 from pathlib import Path
 
 from kernel_cache import content, kept
 
 PACKAGES = ("nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm")
 _FUNCTION = re.compile(r"^\s*Function : (\w+)$", re.MULTILINE)
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(?P<name>[A-Z]\w*)",
+                          re.MULTILINE)
 _WIDE = re.compile(r"\b(?P<name>LDG|STG)(?:\.\w+)*\.(?:128|256)\b")
 
 
@@ -59,3 +62,8 @@ def disassembled(cubin: bytes, place: Path) -> dict[str, str]:
 def wide_accesses(code: str) -> set[str]:
     """Which of LDG (global load) and STG (global store) occur with 16 bytes or more at once."""
     return {found["name"] for found in _WIDE.finditer(code)}
+
+
+def instructions(code: str) -> Counter[str]:
+    """How often each instruction stands in a kernel's machine code; HMMA of HMMA.16816.F32."""
+    return Counter(found["name"] for found in _INSTRUCTION.finditer(code))

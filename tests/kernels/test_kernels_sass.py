@@ -1,13 +1,14 @@
-"""Kernels that are declared vectorized load and store 16 bytes at once in their machine code."""
+"""Machine code: accesses of 16 bytes where declared, tensor cores where mma.cuh is used."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from kernel_nvrtc import Compiler
+from kernel_mma import FUNCTIONS, NAMES, PRODUCT, inlined
+from kernel_nvrtc import Compiler, compile_text
 from kernel_samples import KERNELS, VECTORS
-from kernel_sass import disassembled, wide_accesses
+from kernel_sass import disassembled, instructions, wide_accesses
 
 from gtensor.backend import kernels
 
@@ -67,6 +68,43 @@ def test_a_scalar_text_is_refused(architecture: int, compiler: Compiler, kept_in
     check(codes, "scale", {"STG"})
     with pytest.raises(AssertionError, match="has no 16-byte LDG"):
         check(codes, "scale", BOTH)
+
+
+TENSOR_CORES = {"HMMA", "LDGSTS", "LDSM", "LDGDEPBAR", "DEPBAR"}
+"""Products, copies without registers, loads of fragments, commits, waits."""
+LOCAL = {"LDL", "STL"}
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 120])
+def test_a_product_uses_tensor_cores(architecture: int, kept_in: Path) -> None:
+    cubin = compile_text(inlined(PRODUCT), NAMES[PRODUCT], architecture).cubin
+    for code in disassembled(cubin, kept_in).values():
+        found = instructions(code)
+        assert found.keys() >= TENSOR_CORES and not found.keys() & LOCAL
+        assert "HMMA.16816.F32" in code and "LDGSTS.E.BYPASS.128" in code and ".MT88.4" in code
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 120])
+def test_each_function_is_the_instruction_that_it_is_named_for(
+    architecture: int, kept_in: Path
+) -> None:
+    cubin = compile_text(inlined(FUNCTIONS), NAMES[FUNCTIONS], architecture).cubin
+    codes = disassembled(cubin, kept_in)
+
+    def code(function: str) -> str:
+        return "".join(text for name, text in codes.items() if f"{len(function)}{function}" in name)
+
+    assert instructions(code("loads"))["LDSM"] == 2
+    assert "HMMA.16816.F32.BF16" in code("products")
+    assert "HMMA.1688.F32.TF32" in code("products_tf32")
+    assert instructions(code("pairs"))["F2FP"] == 2 and "MUFU.EX2" in code("numbers")
+    assert instructions(code("copies"))["LDGSTS"] >= 1
+
+
+def test_a_product_without_tensor_cores_is_seen(kept_in: Path) -> None:
+    code = disassembled(compile_text(VECTORS, ["scale"], 90).cubin, kept_in)["_Z5scalePKfPffi"]
+    found = instructions(code)
+    assert not found.keys() & TENSOR_CORES and found["FMUL"] % 4 == 0 < found["EXIT"]
 
 
 def test_a_missing_tool_is_said(monkeypatch: pytest.MonkeyPatch, kept_in: Path) -> None:
