@@ -17,7 +17,7 @@
 // mean and var of every channel. partials: 4 numbers for each channel and blockIdx.y; tickets: a
 // zero for each blockIdx.x; both NULL where gridDim.y is 1.
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_statistics(const T *x, gt_float<T> *mean, gt_float<T> *var,
                       gt_moments<gt_float<T>> *partials, unsigned *tickets, gt_index n, gt_index c,
                       gt_index s) {
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_statistics_last(const T *x, gt_float<T> *mean, gt_float<T> *var,
                            gt_moments<gt_float<T>> *partials, unsigned *tickets, gt_index n,
                            gt_index c, gt_index tile) {
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 
 // z, stored inside the open range of the activation if clamp.
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_forward(const T *x, const gt_float<T> *mean, const gt_float<T> *var,
                    const gt_float<T> *weight, const gt_float<T> *bias, T *z, gt_index n, gt_index c,
                    gt_index s, double eps, gt_index activation, double parameter, gt_index absolute,
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_forward_last(const T *x, const gt_float<T> *mean, const gt_float<T> *var,
                         const gt_float<T> *weight, const gt_float<T> *bias, T *z, gt_index n,
                         gt_index c, gt_index tile, double eps, gt_index activation,
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 // sum_dy is the gradient of bias, sum_dy_xhat, of dy * xhat, that of weight. partials: 2 numbers
 // for each channel and blockIdx.y; tickets as in bn_act_statistics.
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_reduce(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                   const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sum_dy,
                   gt_float<T> *sum_dy_xhat, gt_sums<gt_float<T>> *partials, unsigned *tickets,
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_reduce_last(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                        const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sum_dy,
                        gt_float<T> *sum_dy_xhat, gt_sums<gt_float<T>> *partials, unsigned *tickets,
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 // has so many values; without what is subtracted where sum_dy is NULL (statistics that do not
 // depend on x).
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_backward(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                     const gt_float<T> *weight, const gt_float<T> *bias, const gt_float<T> *sum_dy,
                     const gt_float<T> *sum_dy_xhat, T *dx, gt_index n, gt_index c, gt_index s,
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_backward_last(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                          const gt_float<T> *weight, const gt_float<T> *bias,
                          const gt_float<T> *sum_dy, const gt_float<T> *sum_dy_xhat, T *dx,
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 
 // x, rebuilt from z.
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_input(const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                  const gt_float<T> *weight, const gt_float<T> *bias, T *x, gt_index n, gt_index c,
                  gt_index s, double eps, gt_index activation, double parameter, gt_index absolute) {
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_input_last(const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                       const gt_float<T> *weight, const gt_float<T> *bias, T *x, gt_index n,
                       gt_index c, gt_index tile, double eps, gt_index activation,
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 
 // Statistics and forward. Dynamic shared memory: n * s elements of T.
 template <typename T>
-__global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)
+__global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)  // at most 128 registers
     bn_act_forward_on_chip(const T *x, gt_float<T> *mean, gt_float<T> *var,
                            const gt_float<T> *weight, const gt_float<T> *bias, T *z, gt_index n,
                            gt_index c, gt_index s, double eps, gt_index activation,
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)
 // Sums and dx; with absolute = 1 sum_dy_xhat is the gradient of the weight itself, in bn_act_reduce
 // that of |weight| + eps. Dynamic shared memory: 2 * n * s elements of T.
 template <typename T>
-__global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)
+__global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)  // at most 128 registers
     bn_act_backward_on_chip(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                             const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sum_dy,
                             gt_float<T> *sum_dy_xhat, T *dx, gt_index n, gt_index c, gt_index s,

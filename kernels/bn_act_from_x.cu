@@ -9,7 +9,7 @@
 // sum_dy is the gradient of bias, sum_dy_xhat, of dy * xhat, that of weight. partials: 2 numbers
 // for each channel and blockIdx.y; tickets as in bn_act_statistics (bn_act.cu).
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_reduce_from_x(const T *g, const T *x, const gt_float<T> *mean, const gt_float<T> *var,
                          const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sum_dy,
                          gt_float<T> *sum_dy_xhat, gt_sums<gt_float<T>> *partials,
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_reduce_from_x_last(const T *g, const T *x, const gt_float<T> *mean,
                               const gt_float<T> *var, const gt_float<T> *weight,
                               const gt_float<T> *bias, gt_float<T> *sum_dy,
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 // has so many values; without what is subtracted where sum_dy is NULL (statistics that do not
 // depend on x).
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_backward_from_x(const T *g, const T *x, const gt_float<T> *mean, const gt_float<T> *var,
                            const gt_float<T> *weight, const gt_float<T> *bias,
                            const gt_float<T> *sum_dy, const gt_float<T> *sum_dy_xhat, T *dx,
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 2)
+__global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_backward_from_x_last(const T *g, const T *x, const gt_float<T> *mean,
                                 const gt_float<T> *var, const gt_float<T> *weight,
                                 const gt_float<T> *bias, const gt_float<T> *sum_dy,

@@ -8,14 +8,14 @@
 #include "matmul_into.cuh"
 
 template <typename T>
-__global__ void __launch_bounds__(256, 2)
+__global__ void __launch_bounds__(256, 2)  // at most 128 registers
     matmul_into(const T *a, const T *b, void *out, const void *bias, gt_product axes,
                 gt_settings how, gt_index tiles) {
   gt_large_tiling<T>::product(a, b, out, bias, axes, how, tiles);
 }
 
 template <typename T>
-__global__ void __launch_bounds__(64, 8)
+__global__ void __launch_bounds__(64, 8)  // at most 128 registers
     matmul_into_small(const T *a, const T *b, void *out, const void *bias, gt_product axes,
                       gt_settings how, gt_index tiles) {
   gt_small_tiling<T>::product(a, b, out, bias, axes, how, tiles);

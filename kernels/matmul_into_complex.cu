@@ -7,14 +7,14 @@ template <typename T>
 using gt_complex_of = gt_complex<gt_float<T>>;
 
 template <typename T>
-__global__ void __launch_bounds__(256, 2)
+__global__ void __launch_bounds__(256, 2)  // at most 128 registers
     matmul_into_complex(const gt_complex_of<T> *a, const gt_complex_of<T> *b, void *out,
                         const void *bias, gt_product axes, gt_settings how, gt_index tiles) {
   gt_large_tiling<gt_complex_of<T>>::product(a, b, out, bias, axes, how, tiles);
 }
 
 template <typename T>
-__global__ void __launch_bounds__(64, 8)
+__global__ void __launch_bounds__(64, 8)  // at most 128 registers
     matmul_into_complex_small(const gt_complex_of<T> *a, const gt_complex_of<T> *b, void *out,
                               const void *bias, gt_product axes, gt_settings how,
                               gt_index tiles) {

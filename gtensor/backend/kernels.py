@@ -58,7 +58,10 @@ ACTIVATIONS = {
 # Texts, compiled when a kernel is: to compile them costs 2 ms of an import.
 _INCLUDE = r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*(?://.*)?$'
 _PRAGMA_ONCE = r"^[ \t]*#[ \t]*pragma[ \t]+once\b"
-_KERNEL = r"\b__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\("
+_KERNEL = r"\b__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*(?://[^\n]*\n\s*)?)?(\w+)\s*\("
+_NEEDS = r"^// (?:.*\. )?Needs sm_(\d+)\."
+_TYPES = r"^// (?:.*\. )?Types: ([\w, ]+)\."
+_LEAST_ARCHITECTURE = 75  # of CUDA 13
 _LARGEST_GRID = 2**31 - 1
 _SHARED_MEMORY_OPT_IN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
@@ -143,6 +146,26 @@ def _read(name: str, includer: str | None) -> str:
 def functions(file: str) -> tuple[str, ...]:
     """The names of the kernels in a file, in order; each is a template on one type."""
     return tuple(dict.fromkeys(re.findall(_KERNEL, source(file))))
+
+
+@cache
+def architecture(file: str) -> int:
+    """The least compute capability (80: sm_80) that a file's kernels run on.
+
+    A file, or one that it includes, says so in its header comment: "Needs sm_80."
+    """
+    needs = re.findall(_NEEDS, source(file), re.MULTILINE)
+    return max([_LEAST_ARCHITECTURE, *map(int, needs)])
+
+
+@cache
+def dtypes(file: str) -> tuple[str, ...]:
+    """The dtypes of a file's kernels: all of `C_TYPES`, unless its header comment has "Types: "."""
+    found = re.search(_TYPES, _read(file, None), re.MULTILINE)
+    if found is None:
+        return tuple(C_TYPES)
+    names = {ctype: name for name, ctype in C_TYPES.items()}
+    return tuple(names[ctype.strip()] for ctype in found[1].split(","))
 
 
 def c_type(dtype: DTypeLike) -> str:

@@ -12,17 +12,17 @@ Covered: threadIdx and its like in three dimensions; static and dynamic __shared
 bounds; __syncthreads and its or, and, count; __syncwarp, __shfl_*_sync, __ballot_sync, __any_sync,
 __all_sync, __activemask (all lanes that have not ended); atomics of the types that CUDA has them
 for; __threadfence before a ticket; float4 and the other vector types, their alignment; half and
-bfloat16 conversions and operators; __ldg and its like as plain loads; the math functions of C.
-Faults: an access outside an array, misaligned, or racing; a divergent barrier; a shuffle or vote
-that a living lane of its mask does not come to, or that reads a lane that takes no part; a launch
-of over 100 s.
+bfloat16 conversions and operators; __ldg and its like as plain loads; the math functions of C;
+tensor cores and copies without registers by the C++ forms of mma.cuh (__HOSTCUDA__). Faults: an
+access outside an array, misaligned, or racing; a divergent barrier; a shuffle or vote that a living
+lane of its mask does not come to, or that reads a lane that takes no part; a copy that nobody waits
+for; a launch of over 100 s.
 
-Not covered: mma and wgmma, cp.async, TMA, inline PTX, cooperative groups, clusters, a block that
-waits for another one, textures, half atomics and half intrinsics (__hfma2, hexp). A fence in the
-wrong place or of too small a scope. Rounding of CUDA's own math functions, -ftz=true and fused
-multiply-adds: the host rounds as C++ does. Shared memory read before it is written (dynamic shared
-memory starts as NaN, static keeps what was there). Performance. Kernels for tensor cores need a
-scalar rung of the same tiling to run here.
+Not covered: inline PTX itself, wgmma, TMA, cooperative groups, clusters, a block that waits for
+another one, textures, half atomics and half intrinsics (__hfma2, hexp). A fence in the wrong place
+or of too small a scope. Rounding of CUDA's own math functions, -ftz=true and fused multiply-adds:
+the host rounds as C++ does. Shared memory read before it is written (dynamic shared memory starts
+as NaN, static keeps what was there). Performance.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 from cases_multi_tensor import CUT, KERNELS, SIZE, blocks, case_name, cases_text
+from kernel_cases import raced_dtype
 from kernel_machine import HostMachine, KernelFault
 from kernel_text import element_name, elementwise_text, is_array
 from kernel_toolchain import FIBERS, Build, Toolchain
@@ -52,10 +53,11 @@ SCHEDULES = (0, 1, 20, 21)
 def file_text(file: str, text: str | None = None, build: Build = FIBERS) -> str:
     """A kernel file for a machine: its text (or a changed one), and its kernels registered.
 
-    ThreadSanitizer gets the kernels for float32 only: dtypes do not differ in their barriers.
+    ThreadSanitizer gets the kernels for one dtype only: dtypes do not differ in their barriers.
     """
-    ctypes = kernels.C_TYPES.values() if build is FIBERS else ("float",)
-    names = [f"{function}<{ctype}>" for function in kernels.functions(file) for ctype in ctypes]
+    dtypes = kernels.dtypes(file) if build is FIBERS else (raced_dtype(kernels.dtypes(file)),)
+    names = [f"{function}<{kernels.C_TYPES[dtype]}>" for function in kernels.functions(file)
+             for dtype in dtypes]
     return machine_text(text or kernels.source(file), names, build)
 
 

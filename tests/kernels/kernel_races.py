@@ -17,7 +17,7 @@ from unittest import mock
 
 import numpy as np
 from cases_multi_tensor import CUT, KERNELS, SIZE, blocks, case_name
-from kernel_cases import DTYPES, Case, all_cases
+from kernel_cases import DTYPES, Case, all_cases, raced_dtype
 from kernel_host import HostMachine, file_text, multi_text, write_back
 from kernel_toolchain import THREADS, Toolchain
 
@@ -77,7 +77,8 @@ def launches(case: Case) -> list[Launched]:
                     stack.enter_context(mock.patch.object(module, compare))
         stack.enter_context(contextlib.suppress(AssertionError))
         stack.enter_context(warnings.catch_warnings(action="ignore"))
-        case.check(recorder, DTYPES["float32"], np.random.default_rng(0))
+        dtype = DTYPES[raced_dtype(case.dtypes)]
+        case.check(recorder, dtype, np.random.default_rng(0))
     return recorder.launched
 
 
@@ -89,7 +90,7 @@ def every_kernel() -> set[tuple[str, str]]:
 
 def tiny_cases() -> list[Case]:
     """Cases that launch every kernel, each with few threads: two blocks with work, if there are."""
-    table = [(case, launches(case)) for case in all_cases() if "float32" in case.dtypes]
+    table = [(case, launches(case)) for case in all_cases()]
     best: dict[tuple[str, str], tuple[tuple[bool, bool, int], Case]] = {}
     for case, found in table:
         cost = sum(launch.threads for launch in found)
@@ -101,7 +102,7 @@ def tiny_cases() -> list[Case]:
 
 
 class RaceExecutor:
-    """Runs cases in float32 under ThreadSanitizer."""
+    """Runs cases in one dtype under ThreadSanitizer."""
 
     def __init__(self, toolchain: Toolchain) -> None:
         self.toolchain = toolchain

@@ -6,6 +6,7 @@ body the same names, and half classes with the same conversions (host/elementwis
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from gtensor.backend import kernels
@@ -23,6 +24,24 @@ _CONCRETE = {
     "int64": "long long", "uint8": "unsigned char", "uint16": "unsigned short",
     "uint32": "unsigned int", "uint64": "unsigned long long",
 }
+
+
+_BOUNDS = re.compile(
+    r"__launch_bounds__\((?P<threads>\w+), (?P<blocks>\d+)\)"
+    r"(?:  // at most (?P<registers>\d+) registers)?[^\n]*\n\s*(?P<name>\w+)\(")
+
+
+def launch_bounds(text: str) -> dict[str, tuple[int, int]]:
+    """The threads of a block and the blocks of a multiprocessor of kernels that state both."""
+    defined = dict(re.findall(r"^#define (\w+) (\d+)\b", text, re.MULTILINE))
+    return {found["name"]: (int(defined.get(found["threads"], found["threads"])),
+                            int(found["blocks"])) for found in _BOUNDS.finditer(text)}
+
+
+def register_bounds(text: str) -> dict[str, int]:
+    """The registers that kernels state beside their launch bounds."""
+    return {found["name"]: int(found["registers"]) for found in _BOUNDS.finditer(text)
+            if found["registers"]}
 
 
 def is_array(parameter: Parameter) -> bool:

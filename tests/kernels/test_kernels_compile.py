@@ -16,7 +16,7 @@ import cases_elementwise
 import pytest
 from cases_multi_tensor import kernel_names, kernels_text
 from kernel_nvrtc import ARCHITECTURES, CompileError, Compiler, Program
-from kernel_text import HOST, element_name, elementwise_text
+from kernel_text import HOST, element_name, elementwise_text, launch_bounds, register_bounds
 
 import gtensor
 from gtensor.backend import kernels
@@ -28,7 +28,8 @@ from gtensor.ops.norms.batch_norm_paths import CHIP_BLOCK
 from gtensor.testing.cases import samples_of
 
 LENT = 90  # the architecture of the GPU that we are lent
-MOST_REGISTERS = 128  # two blocks of 256 threads on a multiprocessor of 64 K registers
+MOST_REGISTERS = 128  # of a kernel that states none: two blocks of 256 threads
+REGISTERS = 1 << 16  # of a multiprocessor
 
 
 def instances(every: tuple[int, ...]) -> list[Any]:
@@ -41,23 +42,80 @@ def instances(every: tuple[int, ...]) -> list[Any]:
     ]
 
 
-def check(program: Program, count: int, stack_bytes: int = 0) -> None:
-    """`count` kernels that compiled without a warning, a spill or a larger stack frame."""
+def check(
+    program: Program, count: int, stack_bytes: int = 0, bounds: dict[str, int] | None = None
+) -> None:
+    """`count` kernels that compiled without a warning, a spill or a larger stack frame.
+
+    `bounds` has the registers that kernels state.
+    """
     assert program.ptx.startswith(b"//") and program.cubin.startswith(b"\x7fELF")
     assert program.warnings == []
     assert len(program.usages) == count
     for usage in program.usages:
         assert usage.stack_bytes <= stack_bytes and usage.spill_bytes == 0, f"local memory: {usage}"
-        assert usage.registers <= MOST_REGISTERS, f"too many registers: {usage}"
+        # Mangled: _Z, the length of the name, the name.
+        most = [bound for name, bound in (bounds or {}).items()
+                if usage.function.startswith(f"_Z{len(name)}{name}")]
+        assert usage.registers <= (most or [MOST_REGISTERS])[0], f"too many registers: {usage}"
 
 
-@pytest.mark.parametrize("file", kernels.files())
-@pytest.mark.parametrize(("dtype", "architecture"), instances(ARCHITECTURES))
+def file_instances() -> list[Any]:
+    """As `instances` for every file; where it has no float32, its first dtype takes the place."""
+    return [
+        pytest.param(file, dtype, architecture, id=f"{dtype}-{architecture}-{file}", marks=marks)
+        for architecture in ARCHITECTURES for file in kernels.files()
+        if architecture >= kernels.architecture(file)
+        for dtype in kernels.dtypes(file)
+        for marks in [[] if architecture == LENT or dtype == "float32" or (
+            "float32" not in kernels.dtypes(file) and dtype == kernels.dtypes(file)[0])
+            else [pytest.mark.slow]]
+    ]
+
+
+@pytest.mark.parametrize(("file", "dtype", "architecture"), file_instances())
 def test_kernel_file_compiles(
     file: str, dtype: str, architecture: int, compiler: Compiler
 ) -> None:
     program = compiler.kernel_file(file, (kernels.C_TYPES[dtype],), architecture)
-    check(program, len(kernels.functions(file)))
+    check(program, len(kernels.functions(file)), bounds=register_bounds(kernels.source(file)))
+
+
+@pytest.mark.parametrize("file", kernels.files())
+def test_a_stated_bound_lets_the_stated_blocks_run(file: str) -> None:
+    """Beside `__launch_bounds__(threads, blocks)`: registers of so many blocks fit."""
+    text = kernels.source(file)
+    bounds, launches = register_bounds(text), launch_bounds(text)
+    assert bounds.keys() == launches.keys(), "state `// at most N registers` beside these"
+    for name, (threads, blocks) in launches.items():
+        assert bounds[name] * threads * blocks <= REGISTERS, name
+
+
+def test_a_bound_of_registers_is_checked() -> None:
+    text = """
+    __global__ void __launch_bounds__(256, 2)  // at most 8 registers
+    sum(const float4 *x, float *y) {
+      const float4 a = x[threadIdx.x], b = x[threadIdx.x + 256], c = x[threadIdx.x + 512];
+      y[threadIdx.x] = (a.x + b.x) * (a.y + c.y) * (b.z + c.z) + a.w * b.w * c.w;
+    }"""
+    program = compile_text(text, ["sum"], LENT)
+    assert launch_bounds(text) == {"sum": (256, 2)}
+    check(program, 1)
+    with pytest.raises(AssertionError, match="too many registers"):
+        check(program, 1, bounds=register_bounds(text))
+
+
+def test_what_a_file_needs_is_in_its_header() -> None:
+    """All inline assembly is in mma.cuh, which needs sm_80; so do the files that include it."""
+    folder = kernels.folder()
+    assembly = {path.name for path in folder.iterdir() if re.search(
+        r"\b(asm|__asm__)\b", path.read_text())}
+    assert assembly == {"mma.cuh"}
+    for file in kernels.files():
+        text = (folder / file).read_text()
+        needs = "Needs sm_80." in text.split("#include", 1)[0]
+        assert needs == (kernels.architecture(file) == 80) == ('"mma.cuh"' in text), file
+        assert all(name in kernels.C_TYPES for name in kernels.dtypes(file))
 
 
 def _own_bodies() -> list[Elementwise]:

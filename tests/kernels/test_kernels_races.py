@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kernel_cases import DTYPES, Case
+from kernel_cases import DTYPES, Case, raced_dtype
 from kernel_host import Toolchain
 from kernel_races import RaceExecutor, every_kernel, launches, tiny_cases
 
@@ -23,7 +23,7 @@ def races(toolchain: Toolchain) -> Iterator[RaceExecutor]:
 
 @pytest.mark.parametrize("case", TINY, ids=lambda case: case.name)
 def test_kernel_has_no_race(case: Case, races: RaceExecutor, rng: np.random.Generator) -> None:
-    case.check(races, DTYPES["float32"], rng)
+    case.check(races, DTYPES[raced_dtype(case.dtypes)], rng)
 
 
 def test_the_tiny_cases_are_tiny_and_launch_every_kernel() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from kernel_mma import FUNCTIONS, NAMES, PRODUCT, inlined
-from kernel_nvrtc import Compiler, compile_text
+from kernel_nvrtc import Compiler
 from kernel_samples import KERNELS, VECTORS
 from kernel_sass import disassembled, instructions, wide_accesses
 
@@ -76,8 +76,10 @@ LOCAL = {"LDL", "STL"}
 
 
 @pytest.mark.parametrize("architecture", [80, 90, 120])
-def test_a_product_uses_tensor_cores(architecture: int, kept_in: Path) -> None:
-    cubin = compile_text(inlined(PRODUCT), NAMES[PRODUCT], architecture).cubin
+def test_a_product_uses_tensor_cores(
+    compiler: Compiler, architecture: int, kept_in: Path
+) -> None:
+    cubin = compiler.text(inlined(PRODUCT), NAMES[PRODUCT], architecture).cubin
     for code in disassembled(cubin, kept_in).values():
         found = instructions(code)
         assert found.keys() >= TENSOR_CORES and not found.keys() & LOCAL
@@ -86,9 +88,9 @@ def test_a_product_uses_tensor_cores(architecture: int, kept_in: Path) -> None:
 
 @pytest.mark.parametrize("architecture", [80, 90, 120])
 def test_each_function_is_the_instruction_that_it_is_named_for(
-    architecture: int, kept_in: Path
+    compiler: Compiler, architecture: int, kept_in: Path
 ) -> None:
-    cubin = compile_text(inlined(FUNCTIONS), NAMES[FUNCTIONS], architecture).cubin
+    cubin = compiler.text(inlined(FUNCTIONS), NAMES[FUNCTIONS], architecture).cubin
     codes = disassembled(cubin, kept_in)
 
     def code(function: str) -> str:
@@ -101,8 +103,8 @@ def test_each_function_is_the_instruction_that_it_is_named_for(
     assert instructions(code("copies"))["LDGSTS"] >= 1
 
 
-def test_a_product_without_tensor_cores_is_seen(kept_in: Path) -> None:
-    code = disassembled(compile_text(VECTORS, ["scale"], 90).cubin, kept_in)["_Z5scalePKfPffi"]
+def test_a_product_without_tensor_cores_is_seen(compiler: Compiler, kept_in: Path) -> None:
+    code = disassembled(compiler.text(VECTORS, ["scale"], 90).cubin, kept_in)["_Z5scalePKfPffi"]
     found = instructions(code)
     assert not found.keys() & TENSOR_CORES and found["FMUL"] % 4 == 0 < found["EXIT"]
 
