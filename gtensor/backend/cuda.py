@@ -48,6 +48,7 @@ class CudaDevice(Device):
 
         super().__init__(index)
         self.cupy_device = cupy().cuda.Device(index)
+        self.architecture = int(self.cupy_device.compute_capability)
         self.array_type = cupy().ndarray
         self._paths: dict[tuple[str, Path, int | None], Path] = {}
         self._copies = _Copies(self)

@@ -47,11 +47,13 @@ class Device:
 
     Attributes: `type` ("cpu" or "cuda"), `index`, `xp` (the array module),
     `array_type` (its array class), `resource` (where large blocks of memory come from;
-    None is the library's own allocator), `graphs` (weak references to the captures that live).
+    None is the library's own allocator), `graphs` (weak references to the captures that live),
+    `architecture` (the compute capability of a CUDA device: 90 of sm_90; else 0).
     """
 
     type: str
     array_type: builtins.type[Array]
+    architecture = 0
     resource: Any = None
 
     def __init__(self, index: int) -> None:

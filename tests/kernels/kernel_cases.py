@@ -80,6 +80,7 @@ def assert_equal(given: np.ndarray, wanted: torch.Tensor) -> None:
 def all_cases() -> list[Case]:
     """The table, in the order of kernels/."""
     # The case modules import the helpers above.
+    import cases_attention
     import cases_bn_act
     import cases_context
     import cases_convolution
@@ -91,6 +92,7 @@ def all_cases() -> list[Case]:
     import cases_scan
 
     return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_context.CASES,
+            *cases_attention.CASES,
             *cases_convolution.CASES, *cases_bn_act.CASES, *cases_matmul.CASES,
             *cases_recurrent.CASES, *cases_scan.CASES, *cases_multi_tensor.CASES]
 

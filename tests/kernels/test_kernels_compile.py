@@ -91,14 +91,14 @@ def test_a_stated_bound_lets_the_stated_blocks_run(file: str) -> None:
         assert bounds[name] * threads * blocks <= REGISTERS, name
 
 
-def test_a_bound_of_registers_is_checked() -> None:
+def test_a_bound_of_registers_is_checked(compiler: Compiler) -> None:
     text = """
     __global__ void __launch_bounds__(256, 2)  // at most 8 registers
     sum(const float4 *x, float *y) {
       const float4 a = x[threadIdx.x], b = x[threadIdx.x + 256], c = x[threadIdx.x + 512];
       y[threadIdx.x] = (a.x + b.x) * (a.y + c.y) * (b.z + c.z) + a.w * b.w * c.w;
     }"""
-    program = compile_text(text, ["sum"], LENT)
+    program = compiler.text(text, ["sum"], LENT)
     assert launch_bounds(text) == {"sum": (256, 2)}
     check(program, 1)
     with pytest.raises(AssertionError, match="too many registers"):

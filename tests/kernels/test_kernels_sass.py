@@ -87,6 +87,22 @@ def test_a_product_uses_tensor_cores(
 
 
 @pytest.mark.parametrize("architecture", [80, 90, 120])
+def test_attention_uses_tensor_cores(
+    compiler: Compiler, architecture: int, kept_in: Path
+) -> None:
+    """A step over 64 keys: 8 x 8 products of a warp for each 64 features, and a load for two."""
+    program = compiler.kernel_file("attention.cu", ("__nv_bfloat16",), architecture)
+    for name, code in disassembled(program.cubin, kept_in).items():
+        found = instructions(code)
+        twice = 1 + ("forward_128" in name)
+        assert found.keys() >= TENSOR_CORES and not found.keys() & LOCAL
+        assert found["HMMA"] == 64 * twice and found["LDSM"] == 36 * twice
+        assert found["LDGSTS"] == 12 * twice and found["BAR"] == 3
+        assert sum(found.values()) <= 1100 + 500 * twice  # the trial's had 1,329
+        assert "STG.E.128" in code
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 120])
 def test_each_function_is_the_instruction_that_it_is_named_for(
     compiler: Compiler, architecture: int, kept_in: Path
 ) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gtensor.engine.namespaces import raw
 from gtensor.ops.activations.dropout import keep_factors
+from gtensor.ops.attention import fused
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiles
 from gtensor.settings import settings
@@ -192,11 +193,16 @@ def attention_path(
     device: Device, q: Array, k: Array, v: Array, mask: Array | None, *, scale: float,
     is_causal: bool, dropout_p: float, seed: int, shared: int = 0, out: Array | None = None,
 ) -> Any:
+    lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    shape = (*lead, q.shape[-2], v.shape[-1])
+    if out is None:
+        out = _as_queries_lie(device, shape, q)
+    if mask is None and not dropout_p and fused.serves(device, q.dtype, scale):
+        kept = fused.attend(device, q, k, v, out, scale=scale, is_causal=is_causal)
+        if kept is not None:
+            return out, *kept
     blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
                      dropout_p=dropout_p, seed=seed, shared=shared)
-    shape = (*blocks.lead, blocks.length, v.shape[-1])
-    if out is None:
-        out = _as_queries_lie(blocks.device, shape, q)
     largest, total = blocks.device.empty((2, *shape[:-1], 1), blocks.work, "attention")
     with np.errstate(invalid="ignore", over="ignore"):  # infinite scores: NaN, as in PyTorch
         for batch, first in blocks.batches():

@@ -1,0 +1,262 @@
+"""Attention forward as one launch: exact as PyTorch's, in all layouts that it serves, and no other.
+
+The device is a GPU, or a host device (docs/testing.md). tests/kernels has the kernel alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as TF
+
+import gtensor as gt
+import gtensor.nn.functional as F
+from gtensor.ops.attention import fused
+
+SEEDS = range(10)
+HALVES = ("float16", "bfloat16")
+WORST = 1.1  # times the error of PyTorch's own on the CPU
+
+
+def error(found: Any, wanted: torch.Tensor) -> float:
+    """Root mean square, relative."""
+    difference = torch.as_tensor(np.asarray(found, np.float64)) - wanted
+    return float((difference.norm() / wanted.norm()).item())
+
+
+def errors(
+    seed: int, dtype: str, causal: bool, heads: int, lengths: tuple[int, int], size: int,
+) -> tuple[list[float], list[float]]:
+    """Of the output and of three gradients against float64: ours, and PyTorch's."""
+    rng = np.random.default_rng(seed)
+    shapes = [(2, heads, lengths[0], size), *[(2, heads, lengths[1], size)] * 2]
+    whole = [torch.from_numpy(rng.standard_normal(shape)).to(getattr(torch, dtype))
+             for shape in (*shapes, shapes[0])]
+
+    def theirs(kind: torch.dtype) -> list[torch.Tensor]:
+        q, k, v = (x.to(kind).requires_grad_() for x in whole[:3])
+        y = TF.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return [y.detach(), *torch.autograd.grad(y, (q, k, v), whole[3].to(kind))]
+
+    ours = [gt.tensor(x.double().numpy(), dtype=getattr(gt, dtype), device="cuda")
+            for x in whole]
+    for x in ours[:3]:
+        x.requires_grad_()
+    y = F.scaled_dot_product_attention(*ours[:3], is_causal=causal)
+    y.backward(ours[3])
+    exact = theirs(torch.float64)
+    found = [x.detach().numpy().astype(np.float64) for x in (y, *(x.grad for x in ours[:3]))]
+    return ([error(x, wanted) for x, wanted in zip(found, exact, strict=True)],
+            [error(x.double().numpy(), wanted)
+             for x, wanted in zip(theirs(getattr(torch, dtype)), exact, strict=True)])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "lengths", "size"), [
+    (2, (130, 130), 64), (1, (70, 150), 64), (1, (140, 70), 128), (2, (64, 64), 40)])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_values_and_gradients_are_as_exact_as_pytorchs(
+    dtype: str, heads: int, lengths: tuple[int, int], size: int, causal: bool
+) -> None:
+    found = np.array([errors(seed, dtype, causal, heads, lengths, size) for seed in SEEDS])
+    ours, theirs = found.mean(axis=0)
+    assert (ours <= WORST * theirs).all(), (ours / theirs, ours)
+
+
+# -- what it serves, and what not ------------------------------------------------------------------
+
+
+def at(*shape: int, steps: tuple[int, ...] | None = None) -> fused.At:
+    """The shape and strides of halves; by default contiguous."""
+    return shape, steps or tuple(2 * math.prod(shape[i + 1:]) for i in range(len(shape)))
+
+
+def test_a_plan_says_how_the_kernel_is_launched() -> None:
+    q, k = at(2, 3, 130, 64), at(2, 3, 70, 64)
+    plan = fused.plan(q, k, k, q, True)
+    assert plan is not None and plan.size == 64 and plan.grid == (2 * 3 * 2,)
+    assert plan.shared_bytes == (128 + 4 * 64) * 64 * 2
+    space = plan.space
+    assert (space["matrices"], space["keys"], space["causal"]) == (6, 70, 1)
+    assert space["lead"].tolist() == [(6, 130 * 64, 70 * 64, 70 * 64, 130 * 64),
+                                      *[(1, 0, 0, 0, 0)] * 3]  # two axes are one
+    assert space["rows"].tolist() == (130, 64, 64, 64, 64)
+    wide = fused.plan(at(5, 72), at(9, 72), at(9, 128), at(5, 128), False)
+    assert wide is not None and wide.size == 128 and wide.shared_bytes == 2 * plan.shared_bytes
+    assert (wide.space["features"], wide.space["value_features"]) == (72, 128)
+
+
+def test_a_plan_has_strides_of_views_and_of_shared_heads() -> None:
+    """Queries, keys and values side by side in one projection; two heads share one of keys."""
+    row = 3 * 4 * 16  # elements
+    q = at(2, 2, 2, 10, 16, steps=tuple(2 * n for n in (10 * row, 32, 16, row, 1)))
+    k = at(2, 2, 1, 10, 16, steps=tuple(2 * n for n in (10 * row, 16, 7, row, 1)))
+    plan = fused.plan(q, k, k, at(2, 2, 2, 10, 16), False)
+    assert plan is not None
+    assert plan.space["lead"].tolist() == [
+        (2, 16, 0, 0, 160), (2, 32, 16, 16, 320), (2, 10 * row, 10 * row, 10 * row, 640),
+        (1, 0, 0, 0, 0)]
+    assert plan.space["rows"].tolist() == (10, row, row, row, 16)
+
+
+@pytest.mark.parametrize(("q", "k", "why"), [
+    (at(5, 12), at(7, 12), "features that are no multiple of 8"),
+    (at(5, 136), at(7, 136), "too many features"),
+    (at(0, 16), at(7, 16), "no queries"), (at(5, 16), at(0, 16), "no keys"),
+    (at(0, 5, 16), at(0, 7, 16), "no matrices"), (at(5, 0), at(7, 0), "no features"),
+    (at(5, 16, steps=(2, 10)), at(7, 16), "features not side by side"),
+    (at(5, 16, steps=(40, 2)), at(7, 16), "rows that begin between multiples of 16 bytes"),
+    (at(2, 5, 16, steps=(168, 32, 2)), at(2, 7, 16), "matrices that do"),
+    (at(2, 3, 2, 3, 2, 5, 16, steps=(1600, 16000, 800, 8000, 400, 32, 2)),
+     at(2, 3, 2, 3, 2, 7, 16), "too many axes"),
+    (at(1 << 31, 16), at(7, 16, steps=(32, 2)), "too many queries"),
+])
+def test_no_plan(q: fused.At, k: fused.At, why: str) -> None:
+    assert fused.plan(q, k, k, at(*q[0]), False) is None, why
+
+
+def launched(function: Any) -> dict[str, int]:
+    """The kernels that a call launches on the host device."""
+    from gtensor import hostcuda
+
+    gt.device("cuda").synchronize()
+    hostcuda.reset_counters()
+    function()
+    gt.device("cuda").synchronize()
+    return dict(hostcuda.counters().kernels)
+
+
+def tensors(rng: np.random.Generator, *shapes: tuple[int, ...], dtype: str = "bfloat16",
+            ) -> list[gt.Tensor]:
+    return [gt.tensor(rng.standard_normal(shape), dtype=getattr(gt, dtype), device="cuda")
+            for shape in shapes]
+
+
+FORWARD = {"attention_forward_64<__nv_bfloat16>": 1}
+
+
+@pytest.mark.host_cuda
+def test_forward_is_one_launch(rng: np.random.Generator) -> None:
+    q, k, v = tensors(rng, *[(2, 3, 20, 32)] * 3)
+    with gt.no_grad():
+        assert launched(lambda: F.scaled_dot_product_attention(q, k, v)) == FORWARD
+        assert launched(
+            lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)) == FORWARD
+    q.requires_grad_()
+    assert launched(lambda: F.scaled_dot_product_attention(q, k, v)) == FORWARD
+
+
+@pytest.mark.host_cuda
+@pytest.mark.parametrize("why", [
+    "mask", "dropout", "scale", "float32", "features", "alignment", "architecture"])
+def test_what_the_kernel_does_not_serve_takes_blocks(
+    why: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = tensors(rng, *[(2, 20, 32)] * 3, dtype="float32" if why == "float32" else "bfloat16")
+    options: dict[str, Any] = {}
+    if why == "mask":
+        options["attn_mask"] = gt.tensor(np.tri(20) > 0, device="cuda")
+    elif why == "dropout":
+        options["dropout_p"] = 0.5
+    elif why == "scale":
+        options["scale"] = -0.3
+    elif why == "features":
+        q, k = q[..., :20], k[..., :20]
+    elif why == "alignment":
+        q, k = q[..., 1:25], k[..., 1:25]
+    elif why == "architecture":
+        monkeypatch.setattr(q.device, "architecture", 75)
+    found = launched(lambda: F.scaled_dot_product_attention(q, k, v, **options))
+    assert found and not any("attention_forward" in name for name in found)
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def exact(q: gt.Tensor, k: gt.Tensor, v: gt.Tensor, **options: Any) -> torch.Tensor:
+    wide = [torch.from_numpy(x.detach().numpy().astype(np.float64)) for x in (q, k, v)]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        return TF.scaled_dot_product_attention(*wide, **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_views_of_one_projection(causal: bool, rng: np.random.Generator) -> None:
+    """(B, L, 3, H, E): heads and features lie side by side, and so does the output's memory."""
+    (whole,) = tensors(rng, (2, 37, 3, 4, 16))
+    whole.requires_grad_()
+    q, k, v = (gt.permute_dims(whole[:, :, i], (0, 2, 1, 3)) for i in range(3))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    assert error(y.detach().numpy(), exact(q, k, v, is_causal=causal)) < 4e-3
+    assert y.detach().array.swapaxes(1, 2).flags.c_contiguous
+    g = gt.ones(y.shape, dtype=gt.bfloat16, device="cuda")
+    y.backward(g)
+    wide = torch.from_numpy(whole.detach().numpy().astype(np.float64)).requires_grad_()
+    parts = (wide[:, :, i].swapaxes(1, 2) for i in range(3))
+    TF.scaled_dot_product_attention(*parts, is_causal=causal).sum().backward()
+    assert whole.grad is not None and wide.grad is not None
+    assert error(whole.grad.numpy(), wide.grad) < 6e-3
+
+
+@pytest.mark.gpu
+def test_grouped_heads_and_broadcast_axes(rng: np.random.Generator) -> None:
+    q, k, v = tensors(rng, (2, 6, 20, 32), (2, 2, 30, 32), (2, 2, 30, 24))
+    y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    assert error(y.numpy(), exact(q, k, v, enable_gqa=True)) < 4e-3
+    q, k, v = tensors(rng, (3, 1, 20, 32), (2, 30, 32), (30, 24))
+    assert error(F.scaled_dot_product_attention(q, k, v).numpy(), exact(q, k, v)) < 4e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scale", [1e-3, 30.0])
+def test_large_and_small_scores(scale: float, rng: np.random.Generator) -> None:
+    q, k, v = tensors(rng, *[(2, 70, 32)] * 3)
+    y = F.scaled_dot_product_attention(q, k, v, scale=scale)
+    assert error(y.numpy(), exact(q, k, v, scale=scale)) < 6e-3
+
+
+@pytest.mark.gpu
+def test_what_is_not_finite_stays_in_its_rows(rng: np.random.Generator) -> None:
+    """As in PyTorch, where a weight of 0 times an infinite value is NaN, too."""
+    q, k, v = tensors(rng, *[(70, 16)] * 3)
+    q[5, 3] = float("nan")
+    v[60, 2] = float("inf")
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True).numpy().astype(np.float64)
+    wanted = exact(q, k, v, is_causal=True).numpy()
+    assert np.isnan(y[5]).all() and np.isfinite(np.delete(y, 5, axis=0)[:, 3:]).all()
+    np.testing.assert_array_equal(np.isfinite(y), np.isfinite(wanted))
+
+
+@pytest.mark.gpu
+def test_second_derivatives_and_batches_of_examples(rng: np.random.Generator) -> None:
+    q, k, v = tensors(rng, *[(3, 20, 16)] * 3)
+    batched = gt.func.vmap(F.scaled_dot_product_attention)(q, k, v)
+    assert error(batched.numpy(), exact(q, k, v)) < 4e-3
+    q.requires_grad_()
+    y = F.scaled_dot_product_attention(q, k, v)
+    (first,) = gt.grad(y.sum(), [q], create_graph=True)
+    (second,) = gt.grad((first * first).sum(), [q])
+    wide = [torch.from_numpy(x.detach().numpy().astype(np.float64)) for x in (q, k, v)]
+    wide[0].requires_grad_()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        z = TF.scaled_dot_product_attention(*wide)
+    (one,) = torch.autograd.grad(z.sum(), wide[0], create_graph=True)
+    (two,) = torch.autograd.grad((one * one).sum(), wide[0])
+    assert error(second.numpy(), two) < 5e-2
+
+
+@pytest.mark.gpu
+def test_a_graph_replays_it(rng: np.random.Generator) -> None:
+    q, k, v = tensors(rng, *[(2, 20, 32)] * 3)
+    F.scaled_dot_product_attention(q, k, v)
+    graph = gt.Graph()
+    with graph.capture():
+        y = F.scaled_dot_product_attention(q, k, v)
+    q.array[...] = -q.array
+    graph.replay()
+    assert error(y.numpy(), exact(q, k, v)) < 4e-3
