@@ -1,12 +1,12 @@
-// Attention forward on tensor cores: out = softmax(scale * q @ k.T) @ v, in one launch. Needs sm_80.
-// Types: __half, __nv_bfloat16.
+// Attention forward on tensor cores: out = softmax(scale * q @ k.T) @ v, in one launch.
+// Needs sm_80. Types: __half, __nv_bfloat16.
 //
 // Layout: q (..., queries, features), k (..., keys, features), v (..., keys, value_features), out
-// (..., queries, value_features). gt_attention says where they lie: up to GT_LEAD_AXES leading axes,
-// of any strides, 0 where an array repeats. Features lie side by side; they, and all strides, are
-// multiples of 8, and arrays begin at multiples of 16 bytes. logs (..., queries), contiguous: the
-// logarithm of the sum of exponentials, 0 for a query that sees no key. totals, if not NULL: as many
-// ones, the sums that remain for who takes logs for the largest score.
+// (..., queries, value_features). gt_attention says where they lie: up to GT_LEAD_AXES leading
+// axes, of any strides, 0 where an array repeats. Features lie side by side; they, and all strides,
+// are multiples of 8, and arrays begin at multiples of 16 bytes. logs (..., queries), contiguous:
+// the logarithm of the sum of exponentials, 0 for a query that sees no key. totals, if not NULL: as
+// many ones, the sums of exponentials relative to logs.
 // A block takes 128 queries of one matrix, a warp 16 of them. Keys and values come through two
 // stages of shared memory, 64 at a time, the last ones first; a causal block skips what none of its
 // queries sees. Sums are float32; weights are rounded to T before they multiply values.
@@ -26,9 +26,9 @@ struct gt_attention {
   gt_index matrices, keys, features, value_features, causal;
 };
 
-// A piece of 16 bytes of a row of a tile. Pieces of a row are exchanged, so that the same piece of
-// eight rows lies in different banks: `exchange` is the row's number mod 8. Where `piece` is even, an
-// odd `exchange ^ 1` names the piece behind it.
+// A piece of 16 bytes of a row of a tile. The pieces of a row are exchanged, so that those of eight
+// rows lie in different banks: `exchange` is the row's number mod 8. With its lowest bit flipped,
+// an even `piece` names the piece behind it.
 template <typename T>
 __device__ inline T *gt_piece(T *row, int exchange, int piece) {
   return row + (piece % 8 ^ exchange) * 8 + piece / 8 * 64;
@@ -114,7 +114,7 @@ class gt_attention_block {
     copies.wait<1>();
     __syncthreads();  // queries and keys are there
 
-    // Which row and piece of a fragment a lane names: of queries and values, and of keys.
+    // What a lane gives gt_piece for its row of a fragment: of queries and values, of keys.
     const int behind = lane % 8 ^ lane / 16, key_behind = lane % 8 ^ lane / 8 % 2;
     unsigned query[D / 16][4];
 #pragma unroll
@@ -128,7 +128,7 @@ class gt_attention_block {
     for (int stage = 0; step >= 0; --step, stage ^= 1) {
       const T *const key_row = key_tiles + stage * keys * D + (lane % 8 + lane / 16 * 8) * D;
       const T *const value_row = value_tiles + stage * keys * D + lane % 16 * D;
-      if (step != 0) key_rows.fetch(copies, key_tiles + (stage ^ 1) * keys * D);
+      if (step > 0) key_rows.fetch(copies, key_tiles + (stage ^ 1) * keys * D);
       copies.commit();
 
       float scores[keys / 8][4] = {};
@@ -259,5 +259,5 @@ attention_forward_128(const T *q, const T *k, const T *v, T *out, float *logs, f
                                       static_cast<float>(scale));
 }
 
-// Launch: a block of 256 threads for each 128 queries of each matrix, along x; dynamic shared memory
-// for tiles of 128 queries and 256 keys and values. Features up to 64, up to 128.
+// Launch: a block of 256 threads for each 128 queries of each matrix, along x; dynamic shared
+// memory for tiles of 128 queries, 128 keys and 128 values. Features up to 64, up to 128.

@@ -4,9 +4,9 @@
 // All inline assembly of gtensor stands in this file. Each function has a C++ form for host devices
 // (__HOSTCUDA__, docs/testing.md) and for the tests of kernels on a CPU.
 //
-// Layout of fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16" and "mma.m16n8k8"): the elements
-// (row, column) of lane 4 * g + t, register by register. Two halves share a register, the first one
-// in its lower 16 bits.
+// Layout of fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16" and "mma.m16n8k8"): the
+// elements (row, column) of lane 4 * g + t, register by register. Two halves share a register, the
+// first one in its lower 16 bits.
 //   halves a, 16 x 16   (g, 2t) and (g, 2t + 1); the same in row g + 8; both in columns 2t + 8 ..
 //   halves b, 16 x 8    (2t, g) and (2t + 1, g); the same in rows 2t + 8 ..
 //   TF32 a, 16 x 8      (g, t); (g + 8, t); (g, t + 4); (g + 8, t + 4)

@@ -294,6 +294,25 @@ def touch_context(options: Options) -> None:
         close(f"the context, {dtype.name}", *results, TOLERANCES[dtype], (options.device, "cpu"))
 
 
+def touch_attention(options: Options) -> None:
+    """Attention in one launch, in halves whatever `dtypes` are: no others have these kernels."""
+    rng = np.random.default_rng(SEED)
+    for name in kernels.dtypes("attention.cu"):
+        for size in (64, 72):
+            arrays = [rng.standard_normal((2, 3, 70, size)) for _ in range(4)]
+            results = []
+            for place in (options.device, "cpu"):
+                q, k, v, g = (gt.tensor(a, dtype=DTYPES[name], device=place) for a in arrays)
+                for x in (q, k, v):
+                    x.requires_grad_()
+                y = gt.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+                y.backward(g)
+                results.append([to_numpy(a.detach()) for a in (y, q.grad, k.grad, v.grad)])
+            for what, there, here in zip(("value", "q", "k", "v"), *results, strict=True):
+                close(f"{what} of {size} features, {name}", there, here, TOLERANCES[DTYPES[name]],
+                      (options.device, "cpu"))
+
+
 def touch_products(options: Options) -> None:
     """A product is added to what a buffer holds, in the buffer."""
     rng = np.random.default_rng(SEED)
@@ -467,6 +486,7 @@ CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping, "averages"
           "scaler": touch_scaler, "running statistics": touch_running_statistics,
           "abn": touch_abn, "context": touch_context}
 CUDA_CHECKS = {"arena": touch_arena, "streams": touch_streams, "products": touch_products,
+               "fused attention": touch_attention,
                "own products": touch_own_products, "captured step": touch_captured_step}
 NEED_THE_ARENA = {"arena", "captured step"}
 
@@ -500,8 +520,10 @@ def watch_launches(launched: set[str]) -> None:
 
 
 def known_kernels() -> set[str]:
-    """All kernels that the library launches: those of the text and all elementwise ones."""
-    raw = {f"{file}: {name}" for file in kernels.files() if file not in REFERENCES
+    """All kernels that the library launches here: those of the text and all elementwise ones."""
+    here = gt.device("cuda").architecture if gt.cuda_device_count() else np.inf
+    raw = {f"{file}: {name}" for file in kernels.files()
+           if file not in REFERENCES and kernels.architecture(file) <= here
            for name in kernels.functions(file)}
     return raw | {f"elementwise: {kernel.body}" for kernel in kernels.registered}
 

@@ -70,7 +70,8 @@ T shuffle(const Site &site, unsigned mask, T value, unsigned source, bool inside
   return value_of<T>(lanes.values[source]);
 }
 
-// Reads what other lanes hand over. ThreadSanitizer does not see it: as a shuffle, it orders nothing.
+// Reads what other lanes hand over. ThreadSanitizer does not see it: like a shuffle, it orders
+// nothing.
 #ifdef HOSTCUDA_THREADS
 #define HOSTCUDA_UNSEEN __attribute__((noinline, no_sanitize("thread")))
 #else

@@ -2,7 +2,8 @@
 
 Forward keeps a running maximum and a running sum per query (online softmax) and saves its inputs,
 its output and two numbers per query: the largest score, and the sum of the exponentials relative to
-it. Backward recomputes every block of weights from those. Source: Dao et al., "FlashAttention",
+it. (Where forward is one launch, fused.py, they are the logarithm of the sum of exponentials, and
+1.) Backward recomputes every block of weights from those. Source: Dao et al., "FlashAttention",
 2022; Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 """
 

@@ -69,7 +69,7 @@ def plan(q: At, k: At, v: At, out: At, is_causal: bool) -> Plan | None:
     if len(axes) > _LEAD_AXES or blocks > _MOST_BLOCKS or any(
             n % _PACK for step in steps for n in step[:-1]):
         return None
-    space = np.zeros((), _SPACE)
+    space: Any = np.zeros((), _SPACE)
     space["lead"] = [(axis.length, *axis.steps) for axis in reversed(axes)] + [
         (1, 0, 0, 0, 0)] * (_LEAD_AXES - len(axes))
     space["rows"] = (length, *(step[-2] for step in steps))
@@ -104,7 +104,7 @@ def attend(
     The number is the logarithm of the sum of exponentials, relative to which the sum is 1. None,
     and nothing is written, where the kernel does not serve.
     """
-    arrays = (q, k, v, out)
+    arrays: tuple[Any, ...] = (q, k, v, out)
     if any(x.dtype != q.dtype or x.data.ptr % 16 for x in arrays):
         return None
     launch = plan(*((x.shape, x.strides) for x in arrays), is_causal)
