@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import kernel_cache
+import kernel_kept
 import numpy as np
 import pytest
 from kernel_host import HostExecutor, Toolchain
@@ -36,7 +36,7 @@ def compiling(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def kept_in() -> Path:
     """The folder of what compilers made, before and now."""
-    return kernel_cache.folder()
+    return kernel_kept.folder()
 
 
 @pytest.fixture(scope="session")

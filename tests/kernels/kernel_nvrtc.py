@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernel_cache import content, kept
+from kernel_kept import content, kept
 
 from gtensor.backend import kernels
 from gtensor.hostcuda.build import headers
@@ -118,6 +118,10 @@ class Compiler:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+    def wait(self) -> None:
+        """Wait until nothing is compiled."""
+        wait(self._programs.values())
 
     def kernel_file(self, file: str, ctypes: tuple[str, ...], architecture: int) -> Program:
         """All kernels of a file of kernels/ for some C types."""

@@ -11,7 +11,7 @@ import zlib
 from collections import Counter
 from pathlib import Path
 
-from kernel_cache import content, kept
+from kernel_kept import content, kept
 
 PACKAGES = ("nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm")
 _FUNCTION = re.compile(r"^\s*Function : (\w+)$", re.MULTILINE)

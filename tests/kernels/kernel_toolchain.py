@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kernel_cache import kept
+from kernel_kept import kept
 from kernel_text import HOST
 
 from gtensor.hostcuda.build import Arguments, compiler, headers, run

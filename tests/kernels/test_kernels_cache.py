@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import kernel_cache
+import kernel_kept
 import kernel_nvrtc
 import kernel_sass
 import kernel_toolchain
 import pytest
-from kernel_cache import content, kept
+from kernel_kept import content, kept
 from kernel_nvrtc import CompileError, Compiler, Program
 from kernel_toolchain import FIBERS, HOST, THREADS, Toolchain, sources
 
@@ -159,7 +159,7 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
 MAKER = """
 import sys
 from pathlib import Path
-from kernel_cache import kept
+from kernel_kept import kept
 
 def make(room):
     with (room / "entry").open("w") as file:
@@ -220,13 +220,19 @@ def test_a_process_that_is_killed_leaves_no_entry(tmp_path: Path) -> None:
 
 def test_the_folder_is_cleared_of_what_is_long_unused(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setenv("GTENSOR_HOSTCUDA_CACHE", str(tmp_path))
-    old, new = (kept(kernel_cache.folder(), key, _make([])) for key in ("old", "new"))
+    old, new = (kept(kernel_kept.folder(), key, _make([])) for key in ("old", "new"))
     then = time.time() - 31 * 24 * 3600
     os.utime(old, (then, then))
-    assert list(kernel_cache.folder().iterdir()) == [new]
+    assert list(kernel_kept.folder().iterdir()) == [new]
 
 
 PROGRAM = Program(b"ptx", b"cubin", "log")
+
+
+@pytest.fixture(autouse=True)
+def _alone(compiler: Compiler) -> None:
+    """What these tests replace is the whole process's: its threads must not compile meanwhile."""
+    compiler.wait()
 
 
 @pytest.fixture

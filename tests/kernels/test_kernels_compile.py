@@ -15,6 +15,7 @@ from typing import Any
 import cases_elementwise
 import pytest
 from cases_multi_tensor import kernel_names, kernels_text
+from kernel_mma import NAMES, inlined
 from kernel_nvrtc import ARCHITECTURES, CompileError, Compiler, Program
 from kernel_text import HOST, element_name, elementwise_text, launch_bounds, register_bounds
 
@@ -89,6 +90,18 @@ def test_a_stated_bound_lets_the_stated_blocks_run(file: str) -> None:
     assert bounds.keys() == launches.keys(), "state `// at most N registers` beside these"
     for name, (threads, blocks) in launches.items():
         assert bounds[name] * threads * blocks <= REGISTERS, name
+
+
+@pytest.mark.parametrize("architecture", [each for each in ARCHITECTURES if each >= 80])
+@pytest.mark.parametrize("text", NAMES, ids=["functions", "product"])
+def test_the_samples_of_tensor_cores_compile(
+    compiler: Compiler, text: str, architecture: int
+) -> None:
+    program = compiler.text(inlined(text), NAMES[text], architecture)
+    assert program.warnings == []
+    for usage in program.usages:
+        assert usage.spill_bytes == 0 and usage.stack_bytes == 0, usage
+        assert usage.registers <= 128, usage
 
 
 def test_a_bound_of_registers_is_checked(compiler: Compiler) -> None:

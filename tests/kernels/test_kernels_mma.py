@@ -16,7 +16,6 @@ import pytest
 from kernel_cases import DTYPES
 from kernel_host import HostMachine, Toolchain, launch_all_schedules, machine_text
 from kernel_mma import FUNCTIONS, NAMES, PRODUCT, DeviceMachine, check_product, inlined
-from kernel_nvrtc import ARCHITECTURES, Compiler
 from kernel_toolchain import FIBERS, THREADS
 
 from gtensor.backend import kernels
@@ -84,16 +83,6 @@ def machines(request: pytest.FixtureRequest) -> Machines:
 @pytest.fixture(params=["float16", "bfloat16"])
 def half(request: pytest.FixtureRequest) -> np.dtype:
     return DTYPES[request.param]
-
-
-@pytest.mark.parametrize("architecture", [each for each in ARCHITECTURES if each >= 80])
-@pytest.mark.parametrize("text", NAMES, ids=["functions", "product"])
-def test_the_samples_are_cuda(compiler: Compiler, text: str, architecture: int) -> None:
-    program = compiler.text(inlined(text), NAMES[text], architecture)
-    assert program.warnings == []
-    for usage in program.usages:
-        assert usage.spill_bytes == 0 and usage.stack_bytes == 0, usage
-        assert usage.registers <= 128, usage
 
 
 def test_a_fragment_is_loaded(machines: Machines) -> None:
