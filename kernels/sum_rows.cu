@@ -76,5 +76,5 @@ __global__ void sum_rows(const T *x, T *out, gt_float<T> *partials, unsigned *ti
   if (lane == 0 && column < columns) out[column] = gt_down<T>(sum);
 }
 
-// Launch: grid (ceil(columns / width), parts, matrices); blocks are one-dimensional, a power of two of
-// threads, at most GT_BLOCK; width a power of two, at most that. No dynamic shared memory.
+// Launch: grid (ceil(columns / width), parts, matrices); blocks are one-dimensional, a power of two
+// of threads, at most GT_BLOCK; width a power of two, at most that. No dynamic shared memory.

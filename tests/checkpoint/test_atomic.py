@@ -151,6 +151,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(
     times = 0
     while times < 15 or loaded(path) == 1:  # one must come to its end, on a busy machine, too
         times += 1
+        assert times < 300, "no writer comes to its end"
         process = forked(write_for_ever)
         time.sleep(random.uniform(0, 0.01 * times))
         os.kill(process, signal.SIGKILL)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +22,15 @@ from gtensor.engine.tensor import is_floating
 ROOT = Path(__file__).parents[2]
 SECONDS = 300.0  # of a world of processes
 LATE = 120.0  # of a collective
+
+
+def until(happened: Callable[[], bool]) -> None:
+    """Wait for what another rank does; as long as for a collective, at most."""
+    for _ in range(int(LATE / 0.01)):
+        if happened():
+            return
+        time.sleep(0.01)
+    raise TimeoutError("another rank did not come so far")
 
 
 # -- threads ---------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from distributed.ranks import in_threads, run_ranks
+from distributed.ranks import in_threads, run_ranks, until
 from gtensor import distributed
 from gtensor.distributed import CollectiveTimeout, Communicator, DistributedError
 from gtensor.distributed.alone import Alone
@@ -153,8 +152,7 @@ def test_gradients_are_those_of_the_sum_of_all_losses() -> None:
 def alone_for_a_while(comm: Communicator, folder: str) -> str:
     told = Path(folder, "told")
     if comm.rank:
-        while not told.exists():
-            time.sleep(0.01)
+        until(told.exists)
         comm.all_reduce(np.ones((2, 3), np.float32))
         return ""
     work = comm.all_reduce(np.ones((2, 3), np.float32), async_op=True)
@@ -163,8 +161,7 @@ def alone_for_a_while(comm: Communicator, folder: str) -> str:
     with pytest.raises(DistributedError, match="cannot be used any more"):
         comm.barrier()
     told.touch()
-    while not work.done():  # MPI can end only what has ended
-        time.sleep(0.01)
+    until(work.done)  # MPI can end only what has ended
     return str(error.value)
 
 

@@ -345,26 +345,42 @@ def test_a_thread_that_mixes_during_an_update_saves_no_value_that_is_being_writt
 ) -> None:
     context, update = updated(), ops.context_update
     failures: list[BaseException] = []
+    held_back_or_mixed, written = threading.Event(), threading.Event()
+
+    class Watched:
+        """The context's lock, which tells of a thread that has to wait for it."""
+
+        lock = context._memory.lock
+
+        def __enter__(self) -> None:
+            if not self.lock.acquire(blocking=False):
+                held_back_or_mixed.set()
+                self.lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            self.lock.release()
 
     def mix() -> None:
         try:
             y = context.apply(gt.ones((5, WIDTH)).requires_grad_())
-            written.wait()
+            held_back_or_mixed.set()
+            written.wait(60)
             y.sum().backward()
         except BaseException as error:
             failures.append(error)
 
-    mixing, written = threading.Thread(target=mix), threading.Event()
+    mixing = threading.Thread(target=mix)
 
     def late(*inputs: Any) -> None:
         mixing.start()
-        mixing.join(0.2)  # time to read the context, if nothing holds it back
+        held_back_or_mixed.wait(60)
         update(*inputs)
 
     monkeypatch.setattr(ops, "context_update", late)
+    monkeypatch.setattr(context._memory, "lock", Watched())
     context.update(drawn(9, WIDTH), drawn(9, WIDTH))
     written.set()
-    mixing.join()
+    mixing.join(60)
     assert not failures
 
 

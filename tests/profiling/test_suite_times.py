@@ -34,7 +34,7 @@ def test_a_run_is_written_and_summed_up(tmp_path: Path) -> None:
     assert starts[2] > starts[1]
     shown = subprocess.run([sys.executable, str(PROGRAM), "times"], cwd=tmp_path, check=True,
                            capture_output=True, text=True).stdout
-    assert "| all | 3 |" in shown and "| starts processes that take longer" in shown
+    assert "| all | 3 |" in shown
 
 
 def test_rows_are_sums_and_the_longest_comes_first() -> None:

@@ -102,7 +102,7 @@ def matrix_paths(name: str, function: Path) -> dict[str, Path]:
 
 
 def gpu_factors() -> ModuleType:
-    """`backend.factors`, which programs on the CPU do not load."""
+    """The module `backend.factors`, imported late: a program on the CPU has no use for it."""
     from gtensor.backend import factors
 
     return factors

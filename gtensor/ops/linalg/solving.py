@@ -247,7 +247,7 @@ def _others(xp: ModuleType, s: Array) -> tuple[Array, Array]:
 def _others_of_two(xp: ModuleType, s: Array) -> tuple[Array, Array]:
     """[i, j]: the product of all s but s_i and s_j, 0 for i = j, as mantissas and exponents.
 
-    Those before both, those between and those behind both are running products: n^2 numbers.
+    Each is a product of three running ones: of the s before both, between them, and behind both.
     """
     part, power = _mantissas(xp, s)
     n = s.shape[-1]

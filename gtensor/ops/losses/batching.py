@@ -106,7 +106,7 @@ class _Beside:
         g = in_dtype(ns, g, like.dtype)
         if reduction == "mean" and isinstance(count, int):
             g = ns.multiply(g, 1 / max(1, count))
-        elif reduction == "mean":  # of rows that are ignored it is selected away
+        elif reduction == "mean":  # a NaN for ignored rows is not selected
             g = ns.divide(g, ns.where(ns.equal(count, 0), nan, count))
         if g.ndim:
             g = ns.reshape(g, shape=(*g.shape, *(1,) * max(0, self.ndim - 2)))

@@ -21,31 +21,31 @@ from gtensor.system import fork_safety
 
 
 class Slow(HostSegments):
-    """A source whose system call takes until the main thread is about to fork, and a bit more."""
+    """A source whose system call takes until the main thread has forked, or so many seconds."""
 
-    def __init__(self):
+    def __init__(self, seconds):
         super().__init__()
-        self.inside, self.forking = threading.Event(), threading.Event()
+        self.seconds = seconds
+        self.inside, self.forked = threading.Event(), threading.Event()
 
     def acquire(self, nbytes):
         self.inside.set()
-        self.forking.wait(60)
-        threading.Event().wait(0.2)
+        self.forked.wait(self.seconds)
         return super().acquire(nbytes)
 
 
-def child_allocates(within: int = 60) -> bool:
-    source = Slow()
+def child_allocates(seconds: float, within: int) -> bool:
+    source = Slow(seconds)
     arena = Arena(source)
     thread = threading.Thread(target=lambda: arena.allocate(100 << 20))
     thread.start()
     assert source.inside.wait(60)
-    source.forking.set()
     child = os.fork()
     if not child:
         signal.alarm(within)
         arena.allocate(1000)
         os._exit(0)
+    source.forked.set()
     _, status = os.waitpid(child, 0)
     thread.join()
     arena.allocate(1000)
@@ -56,7 +56,7 @@ def child_allocates(within: int = 60) -> bool:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX, if a test imported it
 def test_a_child_forked_in_the_middle_of_an_allocation_can_allocate():
-    assert child_allocates()
+    assert child_allocates(0.2, within=60)  # the fork waits for the end of the allocation
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
@@ -64,7 +64,7 @@ def test_a_child_forked_in_the_middle_of_an_allocation_can_allocate():
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX, if a test imported it
 def test_planted_fault_a_lock_that_forks_do_not_know_is_caught(monkeypatch):
     monkeypatch.setattr("gtensor.memory.arena.arena.free_at_forks", lambda *locks: None)
-    assert not child_allocates(within=2)
+    assert not child_allocates(60, within=2)
     assert not fork_safety._held
 
 
