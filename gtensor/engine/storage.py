@@ -74,6 +74,11 @@ class Storage:
             self.handles = set()
         self.handles.add(weakref.ref(handle, self.handles.discard))
 
+    def has(self, handle: object) -> bool:
+        """Whether the tensor is among those that share this storage."""
+        # by identity: equal references would compare the tensors' elements
+        return any(ref() is handle for ref in list(self.handles or ()))
+
     def shared_beside(self, handle: object) -> bool:
         """Whether a living tensor other than `handle` shares this storage."""
         # a copy: a handle that is collected meanwhile leaves the set

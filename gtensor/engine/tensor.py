@@ -261,6 +261,11 @@ class Tensor(Interchange, Methods):
     def retain_grad(self) -> None:
         """Let backward() store this tensor's gradient in `.grad` although it is not a leaf."""
         self._tracked_node("retain_grad()").retain = True
+        # Writes through views look for this handle among those of the storage, where it is missing
+        # if a save made the storage.
+        storage = self._own_storage()
+        if not storage.has(self):
+            storage.join(self)
 
     def backward(
         self,

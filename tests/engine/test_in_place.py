@@ -387,9 +387,14 @@ def _own_part(y):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("saved", [None, "before", "after"])
 @pytest.mark.parametrize("name", _VIEWS)
-def test_a_kept_gradient_is_of_the_values_after_a_write_through_a_view(name, create_graph, device):
-    """As PyTorch's; what read the tensor before the write adds nothing to it."""
+def test_a_kept_gradient_is_of_the_values_after_a_write_through_a_view(
+        name, saved, create_graph, device):
+    """As PyTorch's; what read the tensor before the write adds nothing to it.
+
+    `saved`: whether an op saved the tensor, before or after retain_grad().
+    """
     found = []
     for lib in (torch, gt):
         if lib is torch:
@@ -397,7 +402,12 @@ def test_a_kept_gradient_is_of_the_values_after_a_write_through_a_view(name, cre
         else:
             x = gt.arange(1.0, 7.0, dtype=gt.float32, device=device).requires_grad_()
         y = x * 1.5
+        if saved == "before":
+            lib.square(y)
         y.retain_grad()
+        y.retain_grad()
+        if saved == "after":
+            lib.square(y)
         before = y + 0
         v = _VIEWS[name](x, y)
         ((v * v).sum() + 10 * before.sum()).backward(
