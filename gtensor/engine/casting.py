@@ -93,7 +93,8 @@ class _LeafCast:
     def __init__(self, x: Tensor, dtype: np.dtype) -> None:
         self.params: Params = {"dtype": dtype}
         storage = x._own_storage()
-        self.exports = -1 if storage.outside else storage.exports  # before the values are read
+        exports = storage.exports  # before `outside`, as `Storage.leave` wants, and the values
+        self.exports = -1 if storage.outside else exports
         with no_grad():
             self.result = recorded.astype(x, **self.params)
         self.guards: Guards = ((storage, x._version, 0),)

@@ -31,6 +31,7 @@ class Interchange(Place):
 
     _array: Array
     _device: Device
+    _storage: Storage
 
     if TYPE_CHECKING:
 
@@ -48,7 +49,9 @@ class Interchange(Place):
 
     def _lent(self) -> Array:
         """An array over the memory for other code; the storage knows while it, or a view, lives."""
-        storage = self._own_storage()
+        storage = self._storage
+        if storage.common:
+            storage = self._own_storage()
         array, lender = self._device.shared(self._array)
         storage.leave(lender)
         return array

@@ -6,18 +6,31 @@ memory reads it, never `sys.getrefcount`.
 
 from __future__ import annotations
 
-import threading
 import weakref
-from typing import TYPE_CHECKING
-
-from gtensor.system.fork_safety import free_at_forks
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gtensor.engine.recompute import Recipe
 
+_next_export = count(1).__next__
 
-_LEAVING = threading.RLock()  # again, if a finalizer within the block lends an array
-free_at_forks(_LEAVING)
+
+class _Lender(weakref.ref[Any]):
+    """A reference to what lives while an array that left does, one of the set that it names."""
+
+    __slots__ = ("among",)
+    among: weakref.ref[set[_Lender | None]]  # weak, or set and reference would keep each other
+    # by identity: `weakref.ref` compares and hashes the objects, which memoryviews do not allow
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
+def _ended(lender: _Lender) -> None:
+    """What the reference names is gone."""
+    among = lender.among()
+    if among is not None:
+        among.discard(lender)
 
 
 class Storage:
@@ -27,8 +40,8 @@ class Storage:
     version   counts in-place writes through gtensor; a guard stores the version that it saved
     saved     a record saved it (sticky: not cleared with that record)
     exported  it left through `.array`, `.numpy()` or DLPack, so other code may read it at any time
-    exports   counts the times that it left
-    outside   what lives while arrays that left do, by id; None in it for one that may live for ever
+    exports   0, or a number that the last time it left has alone
+    outside   what lives while arrays that left do; None in it for one that may live for ever
     made      an op made it, so an op may overwrite it; False for data, leaves and gradients
     common    one object for all new buffers, until a fact changes (`Tensor._own_storage`)
     recipe    recomputes its values, for records that would save them
@@ -42,7 +55,7 @@ class Storage:
     saved = False
     exported = False
     exports = 0
-    outside: dict[int, weakref.ref[object] | None] | None = None
+    outside: set[_Lender | None] | None = None
     writer = 0
     leaf = False
     history = False
@@ -59,14 +72,24 @@ class Storage:
 
         While it lives other code may write the memory, and nothing computed from it may be kept.
         """
-        with _LEAVING:
-            self.exported = True
-            self.exports += 1
-            if self.outside is None:
-                self.outside = {}
-            places, key = self.outside, id(lender)
-            places[key] = None if lender is None else weakref.ref(
-                lender, lambda gone: places.pop(key, None))
+        # No lock, as the GIL makes each step atomic. Readers take `exports` before `outside`, which
+        # are written here in the other order. So they see the lender, or `exports` changes after.
+        among = self.outside
+        if among is None:
+            among = self.lent_with(set())
+        if lender is None:
+            among.add(None)
+        else:
+            place = _Lender(lender, _ended)
+            place.among = weakref.ref(among)
+            among.add(place)
+        self.exported = True
+        self.exports = _next_export()
+
+    def lent_with(self, among: set[_Lender | None]) -> set[_Lender | None]:
+        """`outside`, which becomes the given set if there is none: one also for two threads."""
+        kept: set[_Lender | None] = self.__dict__.setdefault("outside", among)
+        return kept
 
     def join(self, handle: object) -> None:
         """Add a tensor that shares this storage."""
