@@ -16,12 +16,20 @@ if TYPE_CHECKING:
 class _Buffer:
     """An array, and the storages made for its memory: a dead one has no handle or record left."""
 
-    __slots__ = ("array", "device", "storages")
+    __slots__ = ("array", "device", "outside", "storages")
 
     def __init__(self, array: Array, device: Device) -> None:
         self.array = array
         self.device = device
         self.storages: list[weakref.ref[Storage]] = []
+        self.outside: set[Any] = set()  # of each storage: arrays that left may outlive it
+
+    def join(self, storage: Storage) -> None:
+        """Add a storage of this memory."""
+        self.storages.append(weakref.ref(storage))
+        # A storage that has a set already is of memory made outside: a None is in it for good.
+        self.outside = storage.lent_with(self.outside)
+        storage.exported = storage.exported or bool(self.outside)
 
     def held(self) -> bool:
         """Whether a tensor has the memory, or an open record saved it."""
@@ -61,7 +69,7 @@ class Renewed:
         """
         before: Any = holder[name]
         current = self._find(before._array, before._device)
-        current.storages.append(weakref.ref(before._own_storage()))
+        current.join(before._own_storage())
         holder[name] = source = wrap(before._array, before._device, Storage())
         del before
         if not keep:
@@ -69,8 +77,7 @@ class Renewed:
         target = wrap(self._next(current), current.device, Storage()) if current.held() \
             else source
         for tensor in (source, target):
-            self._find(tensor._array, tensor._device).storages.append(
-                weakref.ref(tensor._storage))
+            self._find(tensor._array, tensor._device).join(tensor._storage)
         return source, target
 
     def drop_free(self) -> None:

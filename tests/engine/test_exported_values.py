@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +84,85 @@ def test_a_write_through_an_exported_array_is_seen(name: str, export: str) -> No
             assert not np.array_equal(run().numpy(), before), "the values before the write"
             with gt.no_grad():
                 source[...] = gt.random.normal(source.shape)
+
+
+@pytest.mark.parametrize("returns", [False, True])
+@pytest.mark.parametrize("export", EXPORTS)
+def test_a_write_through_an_array_from_before_an_update_is_seen(export: str, returns: bool) -> None:
+    """`returns`: the context has had other memory meanwhile, and nothing had the array's but it."""
+    context = nn.SharedAttentionContext(4, strength=0.5)
+    rows, x = gt.random.normal((6, 4)), gt.ones((2, 4), dtype="float16")
+    context.update(rows, rows * 2)
+    address = context.context._array.ctypes.data
+    array = EXPORTS[export](context.context)
+    for value in (100.0, 200.0):
+        for _ in range(2 if returns else 1):
+            held = context.context if returns else None
+            context.update(rows, rows * 2)
+            del held
+        assert context.context._array.ctypes.data == address
+        before = context.apply(x).numpy().copy()
+        array[...] = value
+        assert not np.array_equal(context.apply(x).numpy(), before), "the values before the write"
+    del array
+    memory = context._memory
+    assert len({id(memory.in_dtype(context.context, x.dtype)) for _ in range(3)}) == 1
+    assert len(memory.contexts._buffers) == 1 + returns
+
+
+def test_each_array_that_is_lent_counts_until_it_dies() -> None:
+    """Also if two threads lend the first ones at once, which is to be one set."""
+    x = gt.ones((4, 3))
+    storage = x._own_storage()
+    first: set[Any] = set()
+    assert storage.lent_with(first) is storage.lent_with(set()) is first
+    arrays = [x.numpy() for _ in range(3)]
+    numbers = {storage.exports}
+    while arrays:
+        assert len(first) == len(arrays)
+        arrays.pop()
+        numbers.add(storage.exports)
+    assert not first and len(numbers) == 1
+    x.numpy()
+    assert storage.exports not in numbers
+
+
+def test_a_tensor_is_freed_at_once_though_its_array_lives() -> None:
+    """No reference cycle keeps its storage."""
+    x = gt.ones(3)
+    array, storage = x.numpy(), weakref.ref(x._own_storage())
+    gc.disable()
+    try:
+        del x
+        assert storage() is None
+    finally:
+        gc.enable()
+    assert array.tolist() == [1, 1, 1]
+
+
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "whole": lambda a: a, "0-d": lambda a: a[1, 2, ...], "empty": lambda a: a[:0],
+    "reversed": lambda a: a[::-1, ::2], "transposed": lambda a: a.T,
+    "broadcast": lambda a: np.broadcast_to(a[0], (3, 5))}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bool", "int64", "q", "float16", "complex64", "longdouble",
+                                   "bfloat16", "float8_e5m2"])
+def test_a_lent_array_is_the_same_but_in_identity(dtype: str, layout: str) -> None:
+    array = LAYOUTS[layout](np.ones((4, 5), getattr(gt, dtype, dtype)))
+    made, lender = gt.device("cpu").shared(array)
+    assert made is not array
+    assert (made.dtype, made.dtype.num) == (array.dtype, array.dtype.num)
+    assert (made.shape, made.flags.writeable) == (array.shape, array.flags.writeable)
+    if array.size:
+        assert (made.strides, made.ctypes.data) == (array.strides, array.ctypes.data)
+    alive = weakref.ref(lender)
+    view = np.asarray(made[...].view(np.ndarray).T)
+    del made, lender
+    assert alive() is not None, "a view keeps it"
+    del view
+    assert alive() is None
 
 
 def counted(cached: CachedValue[Any], tensor: gt.Tensor) -> int:
