@@ -80,9 +80,9 @@ class Storage:
         if lender is None:
             among.add(None)
         else:
-            place = _Lender(lender, _ended)
-            place.among = weakref.ref(among)
-            among.add(place)
+            reference = _Lender(lender, _ended)
+            reference.among = weakref.ref(among)
+            among.add(reference)
         self.exported = True
         self.exports = _next_export()
 

@@ -274,6 +274,12 @@ WRONG_ARGUMENTS = {
     "batch rule": {"batch": lambda ns, run, inputs, mapped: run(*inputs)},
     "composed form": {"composed": lambda: None, "backward": None, "tangent": None},
     "path for the GPU": {"gpu": lambda x, y, out=None: x},
+    "path for the GPU, of a ufunc": {
+        "inputs": "x", "cpu": np.negative, "gpu": lambda x, y, out=None: x},
+    "path for the GPU, of a parameter without a default": {
+        "cpu": lambda x, *, by, out=None: x * by, "gpu": lambda x, out=None: x},
+    "path for the GPU, which wants a parameter that the CPU's does not": {
+        "cpu": lambda x, *, by=1.0, out=None: x * by, "gpu": lambda x, *, by, out=None: x * by},
     "derivative with respect to x": {"backward": gt.pointwise(gt.d("x", lambda ns, g, x: g))},
     "derivative with respect to x, of the output, too": {
         "backward": gt.pointwise(gt.d("x out", lambda ns, g, x, out: g))},
@@ -310,6 +316,20 @@ def test_rules_may_take_more_than_they_are_given(own_op: Callable[..., Op]) -> N
         backward=lambda ns, step, g, more=0: None, tangent=lambda *given: given[3],
         composed=lambda *inputs, **params: inputs[0]))
     own_op("own_built", **_softplus_rules(gpu=max))
+
+
+def test_rules_may_lack_parameters_with_a_default(own_op: Callable[..., Op]) -> None:
+    """As long as no call gives them: those of a ufunc on the CPU, which are many, and others."""
+    negated = own_op(
+        "own_negated", inputs="x", cpu=np.negative, gpu=lambda x, out=None: -x,
+        backward=gt.pointwise(gt.d("", lambda ns, g, **_: ns.negative(g))), samples=None)
+    x = gt.ones(3).requires_grad_(True)
+    negated(x).sum().backward()
+    assert x.grad.tolist() == [-1, -1, -1]
+    own_op("own_hypot", inputs="x y", cpu=np.hypot, gpu=lambda x, y, out=None: x, backward=None,
+           tangent=None, composed=lambda x, y: x, samples=None)
+    own_op("own_scaled", cpu=lambda x, *, by=1.0, out=None: x * by, gpu=lambda x, out=None: x,
+           backward=None, tangent=None, samples=None)
 
 
 @pytest.mark.parametrize("name", sorted(registry))
