@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array
     from gtensor.optim.optimizer import Optimizer
 
-_LEAST, _LARGEST = 2.0**-149, (2 - 2.0**-23) * 2.0**127  # of float32
+_ZERO, _INFINITY = 2.0**-150, (2 - 2.0**-24) * 2.0**127  # the nearest that float32 rounds to them
 _UNSCALED, _STEPPED = "unscale_", "step"
 
 
@@ -80,7 +81,11 @@ class GradScaler:
 
     @staticmethod
     def _check_scale(value: float) -> None:
-        if not _LEAST <= value <= _LARGEST:  # NaN is neither
+        try:
+            number = float(value)
+        except OverflowError:  # an integer
+            number = inf
+        if not _ZERO < number < _INFINITY:  # NaN is not
             raise ValueError(f"a loss scale of {value} given; wanted a finite number above 0, as a "
                              "float32")
 

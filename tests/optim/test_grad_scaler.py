@@ -196,10 +196,23 @@ def test_the_scale_never_falls_to_zero(device):
     np.testing.assert_allclose(w.item(), 0.9)
 
 
-@pytest.mark.parametrize("scale", [1e-50, 1e39])
+BOUND = (2 - 2.0**-24) * 2.0**127  # halfway from float32's largest number to the next power of 2
+
+
+@pytest.mark.parametrize("scale", [1e-50, 2.0**-150, BOUND, 1e39, 10**400, -1.0, np.nan])
 def test_a_scale_that_float32_does_not_hold_is_refused(scale):
     with pytest.raises(ValueError, match="a loss scale"):
         gt.optim.GradScaler(init_scale=scale)
+
+
+@pytest.mark.parametrize("scale", [
+    3.4028235e38, np.nextafter(BOUND, 0), np.float32(3.4028235e38), np.float16(65504), 2**64,
+    0.6 * 2**-149, np.nextafter(2.0**-150, 1)])
+def test_a_scale_that_float32_holds_after_rounding_is_taken(scale):
+    scaler = gt.optim.GradScaler(init_scale=scale)
+    assert scaler.scale(gt.ones((), device="cpu")).item() == np.float32(scale)
+    scaler.update(scale)
+    assert scaler.get_scale() == np.float32(scale)
 
 
 def test_it_is_pickled_and_a_failed_step_may_be_repeated(monkeypatch):
