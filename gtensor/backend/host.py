@@ -52,15 +52,15 @@ class HostDevice(Device):
         return array
 
     def shared(self, array: np.ndarray) -> tuple[np.ndarray, object]:
-        # A view keeps the last array of the chain of bases. Here that is `lender`, whose own base is
-        # a memoryview; over `array` itself it would be `array`. (`__array_interface__` does the
+        # A view keeps the last array of the chain of bases. Here that is `lender`, whose own base
+        # is a memoryview; over `array` itself it would be `array`. (`__array_interface__` does the
         # same, but takes 2 us.)
         dtype = array.dtype
         if dtype.isbuiltin == 1:
-            lender = np.asarray(memoryview(array))
+            lender = np.asarray(array.data)
             return lender, lender
         # ml_dtypes have no buffers
-        lender = np.asarray(memoryview(array.view(f"u{dtype.itemsize}")))
+        lender = np.asarray(array.view(f"u{dtype.itemsize}").data)
         return lender.view(dtype), lender
 
     def from_numpy(self, array: np.ndarray) -> np.ndarray:
