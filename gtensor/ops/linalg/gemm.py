@@ -15,7 +15,13 @@ from gtensor.engine.in_place import write
 from gtensor.engine.levels import Traced
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import astype, reshape
-from gtensor.ops.linalg.matrix_products import gemm, is_half, matmul_op, scaled_matmul
+from gtensor.ops.linalg.matrix_products import (
+    check_leading,
+    gemm,
+    is_half,
+    matmul_op,
+    scaled_matmul,
+)
 
 __all__ = ["matmul"]
 
@@ -28,7 +34,8 @@ def matmul(
     A batch of matrices times one is a single GEMM. With `out`, `alpha` and `beta` it is
     `gtensor.linalg.gemm_into`: out = alpha * x1 @ x2 + beta * out.
 
-    Raises ValueError if the inner sizes differ, and for a beta without out.
+    Raises ValueError if the inner sizes differ or leading axes do not broadcast, and for a beta
+    without out.
     """
     if out is not None:
         return gemm_into(out, x1, x2, alpha, beta)
@@ -52,6 +59,8 @@ def matmul(
     if len(right) == 2 and len(left) > 2:
         rows = reshape(x1, (prod(left[:-1]), left[-1]))
         return reshape(matmul(rows, x2, alpha=alpha), (*left[:-1], right[-1]))
+    if len(left) > 2:
+        check_leading("matmul", left, right)
     if alpha == 1:
         return matmul_op(x1, x2)
     dtype = np.result_type(x1.dtype, x2.dtype)

@@ -73,6 +73,17 @@ def matrices(x: Operand, op_name: str, square: bool = False) -> Tensor:
     return found
 
 
+def check_leading(op_name: str, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    """Raise ValueError unless the leading axes of two shapes of matrices broadcast."""
+    if len(left) > 2 < len(right) and left[:-2] != right[:-2]:
+        try:
+            np.broadcast_shapes(left[:-2], right[:-2])
+        except ValueError:
+            raise ValueError(f"{op_name} of shapes {left} and {right}: the leading axes "
+                             f"{left[:-2]} and {right[:-2]} do not broadcast; wanted lengths that "
+                             "agree or are 1, counted from the last of them") from None
+
+
 def matrix_paths(name: str, function: Path) -> dict[str, Path]:
     """The two paths of an op on matrices: `function(xp, *arrays, *, params)` on NumPy and CuPy.
 

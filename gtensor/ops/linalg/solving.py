@@ -31,6 +31,7 @@ from gtensor.ops.elementwise.selection import where
 from gtensor.ops.linalg.decompositions import leaning
 from gtensor.ops.linalg.gemm import matmul
 from gtensor.ops.linalg.matrix_products import (
+    check_leading,
     gpu_factors,
     is_half,
     matrices,
@@ -138,6 +139,7 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
         raise ValueError(f"solve of shapes {x1.shape} and {x2.shape}; wanted a vector of "
                          f"{x1.shape[-1]} elements or matrices of as many rows")
     if not vector:
+        check_leading("solve", x1.shape, x2.shape)
         return solve_op(x1, x2)
     answer = solve_op(x1, reshape(x2, (*x2.shape, 1)))
     return reshape(answer, answer.shape[:-1])

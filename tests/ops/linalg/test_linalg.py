@@ -322,6 +322,12 @@ WRONG = {
     "tensordot over 3 axes": lambda: linalg.tensordot(gt.ones((2, 2)), gt.ones((2, 2)), axes=3),
     r"tensordot over axes \[0\]": lambda: linalg.tensordot(
         gt.ones((2, 3)), gt.ones((3, 2)), axes=([0], [0])),
+    r"matmul of shapes \(2, 3, 4\) and \(3, 4, 5\): the leading axes \(2,\) and \(3,\) do not "
+    "broadcast; wanted": lambda: gt.ones((2, 3, 4)) @ gt.ones((3, 4, 5)),
+    r"matmul of .*: the leading axes \(3, 2\) and \(2, 2\) do not": lambda: gt.matmul(
+        gt.ones((3, 2, 3, 4)), gt.ones((2, 2, 4, 5)), alpha=2.0),
+    r"solve of .*: the leading axes \(2,\) and \(3,\) do not broadcast": lambda: linalg.solve(
+        gt.ones((2, 4, 4)), gt.ones((3, 4, 5))),
     "the inner sizes 3 and 2 differ": lambda: linalg.matmul(gt.ones((2, 3)), gt.ones((2, 3))),
 }
 
