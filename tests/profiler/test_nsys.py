@@ -82,7 +82,7 @@ def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nsys:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    for name in ("NVTX_DISABLE", "GTENSOR_NVTX", "GTENSOR_CAPTURE_STEPS"):
+    for name in ("NVTX_DISABLE", *(name for name in os.environ if name.startswith("GTENSOR_"))):
         monkeypatch.delenv(name, raising=False)
     Path("program.py").write_text("import sys; print('ran', *sys.argv[1:]); "
                                   "sys.exit(int(sys.argv[1]))")
