@@ -184,7 +184,7 @@ inverse_or_nan = op(
     "inverse_or_nan", **matrix_paths("inverse_or_nan", _inverse_or_nan_path), floating=True,
     saves={"x": "out"}, backward=_inv_backward, tangent=_inv_tangent, batch=unchanged,
     samples=_SQUARES, reference=lambda torch, x: torch.linalg.inv(x),
-    doc="The inverse of square matrices, NaN for a singular one.",
+    doc="The inverse of square matrices, NaN for one with a pivot of 0.",
 )
 
 
@@ -300,7 +300,10 @@ def _cofactor_change_path(xp: ModuleType, x: Array, t: Array) -> Array:
 
 
 def _third_change(ns: Namespace, x: Array, t: Array, g: Array) -> Array:
-    """The gradient of <g, cofactor_change(x, t)> with respect to x, which has an inverse."""
+    """The gradient of <g, cofactor_change(x, t)> with respect to x, which has an inverse.
+
+    For a singular x it is NaN, or wrong where rounding leaves a tiny pivot.
+    """
     f = swapped(ns, ns.inverse_or_nan(x))
     turned_t, turned_g = (ns.matmul(f, ns.matmul(swapped(ns, a), f)) for a in (t, g))
     by_t, by_g = _inner(ns, f, t), _inner(ns, f, g)
@@ -379,7 +382,8 @@ def det(x: Tensor, /) -> Tensor:
     """Determinants (...) of square matrices (..., n, n).
 
     The gradient is the matrix of cofactors, from the singular values. It and the second derivative
-    are right for singular matrices, too; the third needs an inverse and is NaN there.
+    are right for singular matrices, too. The third needs an inverse: of a singular matrix it is
+    NaN, or huge and wrong where rounding leaves a tiny pivot instead of 0.
     """
     return det_op(matrices(x, "det", square=True))
 
@@ -427,8 +431,10 @@ slogdet_op = op(
 def slogdet(x: Tensor, /) -> SlogdetResult:
     """(sign, log of the absolute value) of the determinants of square matrices (..., n, n).
 
-    The sign is constant almost everywhere. Of a singular matrix it is 0, the logarithm -infinity,
-    and the gradient NaN, which leaves those of other matrices of a batch as they are.
+    The sign is constant almost everywhere. Of a matrix with a pivot of 0 it is 0, the logarithm
+    -infinity, and the gradient NaN, which leaves those of other matrices of a batch as they are.
+    Where rounding leaves a tiny pivot of a singular matrix, all are finite: the logarithm is far
+    below 0 and the gradient huge.
     """
     packed = slogdet_op(matrices(x, "slogdet", square=True))
     sign, logabs = parts_of(recorded, packed, *_SLOGDET_ITEMS)
