@@ -1,16 +1,19 @@
 """Sums on the CPU whose rounding errors do not grow with the number of terms.
 
 NumPy adds pairwise along the axis that lies densely in memory, and one after the other along all
-others; BLAS adds in a few running totals. Here at most 64 terms are added like that, and then their
-sums: so for any number of terms the error is below 4 eps times the sum of the absolute values.
-`profiling/ladder_ops.py` and `tests/ops/reduce/test_sums.py` measure time and error.
+others; BLAS adds in a few running totals. Here few terms are added like that, and then their sums,
+in levels. To first order a level of n terms adds at most (n - 1) / 2 eps times the sum of the
+absolute values, and its remainder 1 / 2. n is up to 16; up to 32 where NumPy does it all; up to 64
+in products (32 in float64). That many eps need terms whose sums all round in one direction. For
+constant, alternating and random rows the error is below 5 eps: `tests/ops/reduce/test_sums.py`.
+`profiling/ladder_ops.py` measures the time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import gcd, prod
+from math import gcd, isqrt, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +22,13 @@ from gtensor.ops.build.cpu_tiles import SMALL
 
 _FEW = 16  # terms that may be added one after the other
 _TERMS = {"f": 64, "d": 32}  # of a product with ones, which BLAS adds in several totals
-_LONG = 256  # terms of a part of a row, in float32
+_DENSE = {"f": 1024, "d": 512}  # terms of a dot product, which BLAS adds in 32 or more totals
 _VECTOR = 16  # numbers
 _WIDE = 4096  # numbers side by side, of which a product of 64 rows wakes no thread of BLAS
 _WIDER = {"f": np.float64, "F": np.complex128}
+_reduce: Any = np.add.reduce  # its overloads take no keepdims that is a variable
 _REAL = {"F": "f", "D": "d"}
+_NEAR = {"f": 2.0 ** -15, "d": 2.0 ** -44}  # 256 eps; see `recentre`
 _ONES = {char: np.ones((4096, 1), char) for char in "fd"}
 
 
@@ -43,22 +48,42 @@ class _Plan(NamedTuple):
     axes: list[int]  # the places of the summed axes in that order
     turned: tuple[int, ...] | None  # the axes that are left, as they were in x
     shape: tuple[int, ...]  # of the axes that are left, as they lie in memory
+    results: tuple[tuple[int, ...], tuple[int, ...]]  # result shapes, without and with keepdims
 
 
 def sum_over(
-    x: np.ndarray, axis: tuple[int, ...], work: np.dtype, out: np.ndarray | None,
-    shape: tuple[int, ...]
+    x: np.ndarray, axis: tuple[int, ...], work: np.dtype, out: np.ndarray | None, keepdims: bool
 ) -> np.ndarray | None:
-    """x summed over `axis` in dtype `work`, of this shape; None where `np.add.reduce` does as well.
+    """x summed over `axis` in dtype `work`; None where `np.add.reduce` does as well.
 
     x is floating or complex. `out`, of any dtype, is written.
     """
+    total = _total(x, axis, work, keepdims)
+    if out is None or total is None:
+        return total
+    out[...] = total
+    return out
+
+
+def _total(
+    x: np.ndarray, axis: tuple[int, ...], work: np.dtype, keepdims: bool
+) -> np.ndarray | None:
+    small = x.size < SMALL
+    if small and axis == (-2,) and x.ndim == 2 and x.dtype == work and work.char in "fd" and (
+            len(x) < len(_SIDES) and (sides := _SIDES[len(x)]) and x.flags.c_contiguous):
+        total = _small_matrix(x, *sides)
+        return total[None] if keepdims else total
+    if 0 in x.strides:
+        first, count = _repeated(x.shape, x.strides, axis)
+        if count > 1:
+            return _multiple(x[first], axis, work, keepdims, count)
     plan = _plan(x.shape, x.strides, axis)
     if plan is None:
         return None
-    if x.size < SMALL and work.char in _WIDER:
-        total = np.add.reduce(x, axis, _WIDER[work.char]).astype(work)
-    elif plan.middle is not None and (rows := _rows(x, plan.middle)) is not None:
+    if small and work.char in _WIDER:
+        wide: np.ndarray = _reduce(x, axis, _WIDER[work.char], None, keepdims)
+        return wide.astype(work)
+    if plan.middle is not None and (rows := _rows(x, plan.middle)) is not None:
         total = middle_sums(rows, work)
     else:
         y = x.transpose(plan.order)
@@ -68,11 +93,61 @@ def sum_over(
             total = _of_strided(y, plan.axes, work)
         total = total.reshape(plan.shape)
         total = total if plan.turned is None else total.transpose(plan.turned)
-    total = total.reshape(shape)
-    if out is None:
-        return total
-    out[...] = total
-    return out
+    return total.reshape(plan.results[keepdims])
+
+
+def _small_matrix(x: np.ndarray, side: int, most: int) -> np.ndarray:
+    """The sums over the rows of x in two steps; there may be a row more than side * most.
+
+    Two small products take less time than one `np.add.reduce`.
+    """
+    rows, width = x.shape
+    ones = _ONES[x.dtype.char][:, 0]
+    whole = side * most
+    main = x if whole == rows else x[:whole]
+    parts = ones[:most].dot(main.reshape(most, side * width))
+    total: np.ndarray = ones[:side].dot(parts.reshape(side, width))
+    if whole < rows:
+        total += x[whole]
+    return total
+
+
+def _sides(rows: int) -> tuple[int, int] | None:
+    """Two numbers up to 16 whose product is `rows` or one less."""
+    for product in (rows, rows - 1):
+        for side in range(max(1, isqrt(product)), _FEW + 1):
+            if product % side == 0 and product // side <= _FEW:
+                return side, product // side
+    return None
+
+
+_SIDES = [_sides(rows) for rows in range(_FEW * _FEW + 2)]
+
+
+@lru_cache(1024)
+def _repeated(
+    shape: tuple[int, ...], strides: tuple[int, ...], axis: tuple[int, ...]
+) -> tuple[tuple[slice, ...], int]:
+    """A key that selects each number once along summed axes of stride 0, and how often each stands
+    in the sum."""
+    gone = {a % len(shape) for a in axis}
+    once = [a in gone and not stride and size > 1
+            for a, (size, stride) in enumerate(zip(shape, strides, strict=True))]
+    key = tuple([slice(1) if repeats else slice(None) for repeats in once])
+    return key, prod([size for size, repeats in zip(shape, once, strict=True) if repeats])
+
+
+def _multiple(
+    x: np.ndarray, axis: tuple[int, ...], work: np.dtype, keepdims: bool, count: int
+) -> np.ndarray:
+    """`count` times the sum of x."""
+    total = _total(x, axis, work, keepdims)
+    if total is None:
+        total = np.asarray(_reduce(x, axis, work, None, keepdims))
+    parts = (total,) if work.kind == "f" else (total.real, total.imag)  # infinity * 0j is NaN
+    for part in parts:
+        part *= part.dtype.type(count)
+    return total
 
 
 @lru_cache(4096)
@@ -84,8 +159,8 @@ def _plan(
         return None
     order = sorted(range(len(shape)), key=lambda a: -abs(strides[a]))  # stable, so 0 stays last
     groups = _groups(order, shape, gone)
-    if not any(summed and size > 2 * _FEW for summed, size in groups[:-1]):
-        return None
+    if prod([size for summed, size in groups[:-1] if summed]) <= 2 * _FEW:
+        return None  # NumPy adds the sums along the last one after the other
     middle = None
     if order == sorted(order) and [summed for summed, _ in groups] in ([True, False], [
             False, True, False]):
@@ -93,7 +168,10 @@ def _plan(
     kept = [a for a in order if a not in gone]
     turned = None if kept == sorted(kept) else tuple(sorted(range(len(kept)), key=kept.__getitem__))
     axes = [i for i, a in enumerate(order) if a in gone]
-    return _Plan(middle, tuple(order), groups, axes, turned, tuple([shape[a] for a in kept]))
+    results = (tuple([shape[a] for a in sorted(kept)]),
+               tuple([1 if a in gone else size for a, size in enumerate(shape)]))
+    return _Plan(middle, tuple(order), groups, axes, turned, tuple([shape[a] for a in kept]),
+                 results)
 
 
 def _groups(
@@ -220,10 +298,7 @@ def row_sums(rows: np.ndarray) -> np.ndarray:
 
 
 def row_means(rows: np.ndarray) -> np.ndarray:
-    """The means of rows (rows, columns) as a column: of equal numbers they are this number.
-
-    The difference to it would be divided by a deviation of 0.
-    """
+    """The means of rows (rows, columns) as a column; see `recentre` for those of equal numbers."""
     columns = rows.shape[-1]
     if rows.size < SMALL or columns > SMALL:
         total: Any = np.add.reduce(rows, axis=-1, keepdims=True, dtype=np.float64)
@@ -234,38 +309,46 @@ def row_means(rows: np.ndarray) -> np.ndarray:
     return found
 
 
-def _row_totals(rows: np.ndarray) -> np.ndarray:
-    """The sums of rows as a column, of parts of few terms; from several parts in float64.
+def recentre(centred: np.ndarray, means: np.ndarray, squares: np.ndarray) -> None:
+    """Subtract the means of rows again where they were rounded by much of the rows' deviation.
 
-    A product with ones takes a third of the time of `np.add.reduce`.
+    `centred` (rows, columns) are numbers minus `means`, and `squares` the means of their squares,
+    as columns; all are corrected. The mean of equal numbers then is this number: its distance from
+    the rounded mean is a few units in the last place, whose sums and mean are exact.
     """
-    columns = rows.shape[-1]
-    part = _part(columns)
-    if part == columns:
-        return rows @ _ONES[rows.dtype.char][:columns]
-    if not rows.flags.c_contiguous or not part and rows.dtype.char == "d":
+    columns = centred.shape[-1]
+    if centred.dtype.char == "f" and (centred.size < SMALL or columns > SMALL):
+        return  # these means were rounded once, from float64
+    near = np.sqrt(squares) < np.abs(means) * _NEAR[centred.dtype.char]
+    if np.count_nonzero(near):
+        which = np.flatnonzero(near)
+        some = centred[which]
+        step = row_means(some)
+        some -= step
+        means[which] += step
+        centred[which] = some
+        squares[which] = np.vecdot(some, some)[:, None] / columns
+
+
+def _row_totals(rows: np.ndarray) -> np.ndarray:
+    """The sums of rows as a column, in float64 where they are cut unevenly.
+
+    Products with ones take a third of the time of `np.add.reduce`.
+    """
+    columns, char = rows.shape[-1], rows.dtype.char
+    if columns <= 64:
+        return rows @ _ONES[char][:columns]
+    if not rows.flags.c_contiguous or char == "d" and columns % 32:  # a long tail in one total
         total: np.ndarray = np.add.reduce(rows, axis=-1, keepdims=True)
         return total
-    if part:
-        parts = rows.reshape(-1, part) @ _ones(rows.dtype, part)
-        parts = parts.astype(np.float64, copy=False).reshape(*rows.shape[:-1], columns // part)
-        return parts @ _ONES["d"][:columns // part]
-    flat = rows.reshape(-1, columns)
-    stop = len(flat) - len(flat) % 4  # BLAS takes four rows together, and others in fewer totals
-    total = np.zeros((len(flat), 1))
-    np.add.reduce(flat[stop:], axis=-1, keepdims=True, out=total[stop:])
-    for start in range(0, columns, _LONG):
-        some = flat[:stop, start:start + _LONG]
-        total[:stop] += some @ _ONES[rows.dtype.char][:some.shape[-1]]
-    return total.reshape(*rows.shape[:-1], 1)
-
-
-@lru_cache(1024)
-def _part(columns: int) -> int:
-    """How many of the columns are added at once: a divisor, 0 if there is none that fits.
-
-    Up to 32 equal numbers are added without an error.
-    """
-    if columns <= 64:
-        return columns
-    return next((n for n in (*range(32, 15, -1), *range(64, 32, -1)) if columns % n == 0), 0)
+    most = _DENSE[char]
+    if columns <= most:
+        return np.vecdot(rows, _ones(rows.dtype, columns))[..., None]
+    if columns % most == 0:
+        parts = np.vecdot(rows.reshape(-1, most), _ones(rows.dtype, most))
+        return parts.reshape(*rows.shape[:-1], columns // most) @ _ONES[char][:columns // most]
+    sums = np.zeros(rows.shape[:-1])
+    for start in range(0, columns, most):
+        some = rows[..., start:start + most]
+        sums += np.vecdot(some, _ones(rows.dtype, some.shape[-1]))
+    return sums[..., None]

@@ -18,7 +18,7 @@ from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, column_launch, raw, row_launch
 from gtensor.ops.build.cpu_tiles import SMALL, broadcast_directly, computed_in
 from gtensor.ops.build.path_builders import once, settled, tiles
-from gtensor.ops.build.sums import row_means
+from gtensor.ops.build.sums import recentre, row_means
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
@@ -166,6 +166,8 @@ def _normalize(
         average = row_means(part)
         part = np.subtract(part, average, out=y)
     squares = np.vecdot(part, part)[:, None] / part.shape[-1]
+    if average is not None:
+        recentre(y, average, squares)
     squares += eps
     inverse = 1 / np.sqrt(squares, out=squares)
     np.multiply(part, inverse, out=y)

@@ -186,7 +186,7 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: np.dtype | None = None) 
         if widens and kept.itemsize == 2 and kept.kind in "fV":
             total = None
             if function is np.add and x.ndim > 1 and _long(x):
-                total = sum_over(x, axis, _FLOAT32, None, kept_shape(x.shape, axis, keepdims))
+                total = sum_over(x, axis, _FLOAT32, None, keepdims)
             if total is None:
                 total = reduce(x, axis, np.float32, None, keepdims)
             if out is None:
@@ -197,7 +197,7 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: np.dtype | None = None) 
             wanted = dtype or (widens and accumulator(x.dtype)) or x.dtype
             out = host().empty(kept_shape(x.shape, axis, keepdims), wanted, name)
         if function is np.add and x.ndim > 1 and dtype is None and _long(x) and (
-                found := sum_over(x, axis, x.dtype, out, kept_shape(x.shape, axis, keepdims))
+                found := sum_over(x, axis, x.dtype, out, keepdims)
         ) is not None:
             return found
         if out is None:

@@ -1,5 +1,5 @@
-"""Rounding errors of sums: at most 4 eps of the sum of the absolute values, for any number of
-terms, layout and axes."""
+"""Rounding errors of sums of constant, alternating and random rows: at most 5 eps of the sum of the
+absolute values, for any number of terms, layout and axes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor.ops.build.sums import row_means, row_sums
 
-BOUND = 4.0  # eps
+BOUND = 5.0  # eps
 COUNTS = [2, 3, 16, 17, 33, 63, 64, 65, 97, 100, 127, 129, 1000, 1365, 4096, 10_000, 65_537]
 LONG = [100_003, 1_000_000]
 CONSTANTS = [1000.1, 1 / 3, 7.7]
@@ -30,7 +30,17 @@ LAYOUTS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Any]] = {
     "reversed": (lambda x: x[::-1], 0),
     "a part of the columns": (lambda x: np.concatenate([x, x, x], 1)[:, 1:-1], 0),
     "every second row": (lambda x: np.repeat(x, 2, 0)[::2], 0),
+    "a repeated row": (lambda x: np.broadcast_to(x[:1], x.shape), 0),
+    "repeated columns": (lambda x: np.broadcast_to(x[:, None, :1], (len(x), 41, 3)), (0, 1)),
+    "permuted axes": (lambda x: np.stack([x] * 17)[..., ::-1].transpose(2, 0, 1), (1, 2)),
+    "short axes apart": (lambda x: short_axes(x), (0, 2)),
 }
+
+
+def short_axes(x: np.ndarray) -> np.ndarray:
+    """x's rows on the first and third axis of (17, columns, 9, 19), with gaps between."""
+    rows = np.resize(x, (17, 10, 19, x.shape[1])).transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(rows)[:, :, :-1]
 
 
 def terms(count: int, width: int, dtype: str) -> Iterator[np.ndarray]:
@@ -97,6 +107,8 @@ def test_complex_and_half_types(layout: str) -> None:
         found = gt.sum(gt.asarray(x), axis=axis).numpy()
         np.testing.assert_allclose(found, x.astype(complex).sum(axis), rtol=4e-7)
         x = make(np.full((count, 3), 0.3, np.float16))
+        if 0.3 * x.size > float(np.finfo(x.dtype).max):
+            continue
         found = gt.sum(gt.asarray(x), axis=axis).numpy()
         np.testing.assert_allclose(found, x.astype(float).sum(axis).astype(np.float16), rtol=1e-3)
 
@@ -112,16 +124,27 @@ def test_sums_and_means_of_rows(columns: int, dtype: str) -> None:
         assert np.all(np.abs(row_means(rows) - wanted / columns) <= BOUND * eps * size / columns)
 
 
-@pytest.mark.parametrize("columns", [2048, 4096, 1000, 768])
-def test_the_layer_norm_of_equal_numbers(columns: int) -> None:
-    """Their deviation is 0, and that of their rounded mean is not."""
-    x = gt.full((2, columns), 1000.1, dtype="float32").requires_grad_()
-    upstream = np.random.default_rng(0).standard_normal((2, columns))
-    y = F.layer_norm(x, (columns,))
-    y.backward(gt.asarray(upstream.astype(np.float32)))
-    assert np.abs(y.detach().numpy()).max() <= 0.02
-    wanted = (upstream - upstream.mean(-1, keepdims=True)) / np.sqrt(1e-5)
-    assert np.abs(x.grad.numpy() - wanted).max() <= 0.01 * np.abs(wanted).max()
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [3, 7, 64, 100, 768, 1000, 1021, 4096, 5000])
+def test_the_layer_norm_of_equal_numbers(columns: int, dtype: str) -> None:
+    """Their deviation is 0 and their mean this number, alone and among rows that are none."""
+    rng = np.random.default_rng(columns)
+    for rows in (2, 10_000 // columns + 2, 40_000 // columns + 2):
+        values = (rng.random((rows, 1)) * 1000 * rng.choice([-1, 1], (rows, 1))).astype(dtype)
+        x = np.repeat(values, columns, 1)
+        x[1::2] = rng.standard_normal((rows // 2, columns))
+        x = gt.asarray(x).requires_grad_()
+        upstream = rng.standard_normal((rows, columns)).astype(dtype)
+        y = F.layer_norm(x, (columns,))
+        y.backward(gt.asarray(upstream))
+        np.testing.assert_array_equal(y.detach().numpy()[::2], 0)
+        wanted = (upstream - upstream.mean(-1, keepdims=True, dtype=float)) / np.sqrt(1e-5)
+        error = np.abs(x.grad.numpy() - wanted)[::2]
+        assert error.max() <= 1e-4 * np.abs(wanted).max()
+        others = x.detach().numpy()[1::2].astype(float)
+        others -= others.mean(-1, keepdims=True)
+        others /= np.sqrt((others ** 2).mean(-1, keepdims=True) + 1e-5)
+        np.testing.assert_allclose(y.detach().numpy()[1::2], others, rtol=1e-5, atol=1e-5)
 
 
 def test_the_gradient_of_a_bias() -> None:
@@ -130,3 +153,9 @@ def test_the_gradient_of_a_bias() -> None:
     F.linear(x, gt.ones((3, 2), dtype="float32"), bias).backward(
         gt.full((50_000, 3), 1000.1, dtype="float32"))
     np.testing.assert_allclose(bias.grad.numpy(), 50_000 * float(np.float32(1000.1)), rtol=5e-7)
+
+
+def test_sums_of_broadcast_infinities() -> None:
+    x = np.broadcast_to(np.array([np.inf, 1, np.nan], np.complex64), (50, 3))
+    found = gt.sum(gt.asarray(x), axis=0).numpy()
+    assert found[0] == np.inf and found[1] == 50 and np.isnan(found[2])
