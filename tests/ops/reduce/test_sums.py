@@ -16,6 +16,7 @@ from gtensor.ops.build.sums import row_means, row_sums
 BOUND = 5.0  # eps
 COUNTS = [2, 3, 16, 17, 33, 63, 64, 65, 97, 100, 127, 129, 1000, 1365, 4096, 10_000, 65_537]
 LONG = [100_003, 1_000_000]
+MOST = 20_000_000  # numbers of a layout, of which `exact` makes a copy of 16 bytes each
 CONSTANTS = [1000.1, 1 / 3, 7.7]
 DTYPES = ["float32", "float64"]
 
@@ -56,7 +57,8 @@ def terms(count: int, width: int, dtype: str) -> Iterator[np.ndarray]:
 def exact(x: np.ndarray, axis: Any) -> np.ndarray:
     """The sums in a longer type, added pairwise."""
     axes = range(x.ndim) if axis is None else np.atleast_1d(axis)
-    moved = np.moveaxis(x, [int(a) for a in axes], range(-len(axes), 0)).astype(np.longdouble)
+    moved = np.moveaxis(x, [int(a) for a in axes], range(-len(axes), 0))
+    moved = moved.astype(np.longdouble, order="C")  # NumPy adds pairwise along a dense axis alone
     return moved.reshape(*moved.shape[:x.ndim - len(axes)], -1).sum(-1)
 
 
@@ -85,6 +87,8 @@ def test_the_error_does_not_grow_with_the_number_of_terms(layout: str, dtype: st
 def test_the_error_of_long_sums(layout: str, dtype: str) -> None:
     make, axis = LAYOUTS[layout]
     for count, width in [(n, c) for n in LONG for c in (1, 2, 3, 16)] + [(5000, 1000), (300, 5000)]:
+        if make(np.empty((count, width), dtype)).size > MOST:
+            continue
         for x in terms(count, width, dtype):
             check(make(x), axis, layout)
 
