@@ -357,7 +357,7 @@ FAULTS = [
           plants_rounding.kept_gradient_stays_behind,
           ByTest("engine.test_in_place",
                  "test_a_kept_gradient_is_of_the_values_after_a_write_through_a_view",
-                 name="a part", create_graph=False, device="cpu")),
+                 name="a part", saved="before", create_graph=False, device="cpu")),
     Fault("elements are numbers", plants_numbers.objects_let_in,
           ByCheck(checks.only_numbers_are_elements)),
     Fault("no mask is dropped", plants_numbers.masks_dropped, ByCheck(checks.no_mask_is_dropped)),
