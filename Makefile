@@ -1,7 +1,7 @@
 # `make run` trains the digits network, `make check` runs the quick tests, `make test` checks
 # everything, the CUDA half of it on host devices (docs/testing.md) and in part, and `make test-cuda`
-# all tests that need a GPU, on host devices. On two cores they may take 90 seconds, 12 and
-# 8 minutes, the last two 20 each where all is new. `make docs` builds the site.
+# all tests that need a GPU, on host devices. On two cores they may take 90 seconds, 8 and
+# 8 minutes, the second 14 where all is new. `make docs` builds the site.
 
 PYTHON ?= python3
 VENV   ?= .venv

@@ -263,13 +263,13 @@ class Collecting:
 
 
 @pytest.mark.parametrize("name", ["_claims", "_commits"])
-def test_a_finalizer_under_a_lock_of_the_engine_may_call_backward(name):
+def test_a_finalizer_under_a_lock_of_the_engine_may_call_backward(name, within=60):
     found = []
     lock = Collecting(getattr(backward, name), lambda: found.append(backward_of(5.0)))
     with patch.object(backward, name, lock):
         thread = threading.Thread(target=lambda: found.append(backward_of(1.0, 2.0)), daemon=True)
         thread.start()
-        thread.join(60)
+        thread.join(within)
     assert not thread.is_alive(), "it waits for itself"
     assert [x.grad.tolist() for x in found] == [[10.0], [2.0, 4.0]]
 

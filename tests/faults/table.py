@@ -403,7 +403,7 @@ FAULTS = [
     Fault("a finalizer under a lock of the engine may call backward",
           plants_interrupts.claims_not_reentrant,
           ByTest(_INTERRUPTS, "test_a_finalizer_under_a_lock_of_the_engine_may_call_backward",
-                 name="_claims")),
+                 name="_claims", within=2)),
     Fault("an interrupt does not change the grad mode", plants_interrupts.mode_set_when_made,
           ByTest(_INTERRUPTS, "test_an_interrupt_at_any_point_of_a_block_ends_it",
                  name="no_grad")),
