@@ -11,11 +11,13 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gtensor.backend.layouts import rows_in_step
 from gtensor.engine.context import grad_enabled
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
+from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.build.arguments import same_dtype
@@ -216,9 +218,26 @@ def _reference(
     return functional.linear(hidden, weight2, bias2)
 
 
+def _far(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """From 0.5 to 2."""
+    return rng.uniform(0.5, 2.0, shape)
+
+
+def _rows_of_one_sign(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """So that their products with `_far` are far from 0, the kink of ReLU, in any precision."""
+    return _far(rng, shape) * rng.choice([-1.0, 1.0], (shape[0], 1))
+
+
+def _small(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.uniform(-0.25, 0.25, shape)
+
+
+_DRAWS = {"relu": (_far, _rows_of_one_sign, _small, normal, normal)}
+
+
 def _samples() -> list[Sample]:
     return [Sample((shape, (6, 3), (6,) if biased else None, (5, 6), (5,) if biased else None),
-                   params={"activation": activation, "keep": True})
+                   _DRAWS.get(activation, normal), {"activation": activation, "keep": True})
             for activation in FUSED for shape, biased in (((4, 3), True), ((2, 3, 3), False),
                                                           ((3,), True), ((0, 3), True))]
 
