@@ -24,6 +24,7 @@ from gtensor.ops.build.batching import (
     batch_size,
     behind,
     broadcasting,
+    in_dtype,
     spread,
     unchanged,
 )
@@ -43,6 +44,7 @@ from gtensor.ops.linalg.multi_output import Shape, pack, packed_in, parts_of, re
 from gtensor.ops.linalg.singular_values import svdvals
 from gtensor.ops.reduce.reductions import max as largest
 from gtensor.ops.reduce.reductions import sum as total
+from gtensor.ops.reduce.reductions import widened
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -304,6 +306,8 @@ def _third_change(ns: Namespace, x: Array, t: Array, g: Array) -> Array:
 
     For a singular x it is NaN, or wrong where rounding leaves a tiny pivot.
     """
+    dtype = x.dtype
+    x, t, g = (widened(ns, a) for a in (x, t, g))  # terms of half types would cancel
     f = swapped(ns, ns.inverse_or_nan(x))
     turned_t, turned_g = (ns.matmul(f, ns.matmul(swapped(ns, a), f)) for a in (t, g))
     by_t, by_g = _inner(ns, f, t), _inner(ns, f, g)
@@ -313,7 +317,7 @@ def _third_change(ns: Namespace, x: Array, t: Array, g: Array) -> Array:
     both = ns.add(both, ns.multiply(f, _scalars(ns, square)))
     both = ns.subtract(both, ns.multiply(turned_t, _scalars(ns, by_g)))
     both = ns.subtract(both, ns.multiply(turned_g, _scalars(ns, by_t)))
-    return ns.multiply(both, _scalars(ns, ns.det(x)))
+    return in_dtype(ns, ns.multiply(both, _scalars(ns, ns.det(x))), dtype)
 
 
 def _cofactor_change_backward(ns: Namespace, step: Step, g: Array) -> None:
