@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from cost_model import Work
+from cost_workloads import bottlenecks
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -302,14 +303,10 @@ class Bottleneck(nn.Module):
 
 
 def _resnet50() -> nn.Module:
-    blocks, width_in = [], 64
-    for stage, (width, count) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
-        for place in range(count):
-            blocks.append(Bottleneck(width_in, width, 2 if stage and not place else 1))
-            width_in = 4 * width
     return nn.Sequential(
         Convolution(3, 64, 7, 2, 3), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
-        nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), Linear(2048, 1000))
+        nn.MaxPool2d(3, 2, 1), *bottlenecks(Bottleneck), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        Linear(2048, 1000))
 
 
 # -- steps -----------------------------------------------------------------------------------------

@@ -80,6 +80,16 @@ def gpt2_layer(quick: bool) -> Iterator[Step]:
         yield step
 
 
+def bottlenecks(make: Callable[[int, int, int], Any]) -> list[Any]:
+    """The blocks of ResNet-50, in order: make(width of the input, width, stride)."""
+    blocks, width_in = [], 64
+    for stage, (width, count) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+        for place in range(count):
+            blocks.append(make(width_in, width, 2 if stage and not place else 1))
+            width_in = 4 * width
+    return blocks
+
+
 def resnet50(quick: bool) -> Iterator[Step]:
     """ResNet-50, autocast to bfloat16, 256 images of 224 x 224, SGD's place taken by AdamW."""
     import gtensor as gt
@@ -120,14 +130,9 @@ def _resnet50(nn: Any) -> Any:
             y = self.relu(self.norm2(self.conv2(y)))
             return self.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
 
-    blocks, width_in = [], 64
-    for stage, (width, count) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
-        for place in range(count):
-            blocks.append(Bottleneck(width_in, width, 2 if stage and not place else 1))
-            width_in = 4 * width
     return nn.Sequential(
         nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
-        nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.MaxPool2d(3, 2, 1), *bottlenecks(Bottleneck), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.Linear(2048, 1000))
 
 

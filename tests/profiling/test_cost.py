@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -232,6 +233,16 @@ def test_lines_are_sums_with_the_largest_time_first() -> None:
 
 
 # -- the command -----------------------------------------------------------------------------------
+
+
+def test_the_ratios_that_the_readme_shows_are_those_of_the_sheets() -> None:
+    folder = Path(cost.__file__).parent
+    rows = re.findall(r"\| ([\d.]+) \| \[[\w-]+\.json\]\((results/\S+\.json)\)",
+                      (folder / "README.md").read_text())
+    assert len(rows) == len(list((folder / "results/cpu-2core/cost").glob("torch-*.json")))
+    for shown, path in rows:
+        sheet = json.loads((folder / path).read_text())
+        assert shown == f"{sheet['gpu_ms'] / sheet['published_ms']:.2f}"
 
 
 def test_help_says_what_the_columns_are() -> None:
