@@ -1,4 +1,4 @@
-"""The two ceilings of a machine: how fast bytes move, how fast matrices are multiplied."""
+"""The ceilings of a machine: how fast bytes move, matrices are multiplied, a kernel starts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from ladder import Ladder
 from ladder_command import Options, Part
+
+import gtensor as gt
 
 COPY_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}  # far beyond any cache
 MATRIX = {"cpu": 1024, "cuda": 8192}
@@ -53,5 +55,37 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
             product_floor(ladder, xp, n, dtype)
         yield ladder
 
+    def tf32() -> Iterator[Part]:
+        with gt.settings.override(tf32=True):
+            ladder = Ladder(f"matrix product in TF32, n = {n}", device="cuda")
+            a, b = (gt.random.normal((n, n), device="cuda") for _ in range(2))
+            out = gt.empty_like(a)
+            ladder.floor("product tf32", lambda: gt.matmul(a, b, out=out), flops=2 * n**3)
+            yield ladder
+
+    def start() -> Iterator[Part]:
+        """A replay launches its kernels without the host."""
+        count = 10 if options.quick else 1000
+        x, graph = gt.ones((1,), device="cuda"), gt.Graph("cuda")
+        with gt.no_grad(), graph.capture():
+            for _ in range(count):
+                x += 1
+        ladder = Ladder("a tiny kernel in a graph", device="cuda", per=count, unit="kernel")
+        ladder.floor("start", graph.replay)
+        yield ladder
+
+    def link() -> Iterator[Part]:
+        host = xp.cuda.alloc_pinned_memory(size // 4)
+        source = np.frombuffer(host, np.uint8, size // 4)
+        source[...] = 1
+        target = xp.empty(source.shape, source.dtype)
+        ladder = Ladder(f"copy of {size >> 22} MiB from the host", device="cuda")
+        ladder.floor("link", lambda: target.set(source), moved=size // 4)
+        yield ladder
+
     yield "memory", memory
     yield "arithmetic", arithmetic
+    if options.device == "cuda":
+        yield "TF32", tf32
+        yield "start", start
+        yield "link", link

@@ -28,6 +28,9 @@ from cost_model import CONSTANTS, DEVICES, TILES, Device, Work, lines
 
 PHASES = ("forward", "backward", "update")
 TORCH = {"torch-gpt2": "gpt2", "torch-gpt2-plain": "gpt2-plain", "torch-resnet50": "resnet50"}
+FLOORS = {  # of ladder.py -> the constant that it measures
+    "copy": "copy", "product float16": "half", "product tf32": "tf32", "product float32": "single",
+    "product float64": "double", "start": "start", "link": "link"}
 ROWS = 25  # of the table of kernels, by default
 _RUNS = 3  # of which the median is the host's time
 
@@ -43,7 +46,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--constants", action="store_true", help="print the model's constants")
     parser.add_argument("--device", choices=DEVICES, default="h100", help="default: h100")
     parser.add_argument("--measured", type=Path, metavar="JSON", help=(
-        "constants that a GPU has measured, {\"copy\": 2.7e12, ...}: both predictions are printed"))
+        "what `ladder.py --device cuda` wrote on a GPU: both predictions are printed"))
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the program")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"of kernels, default: {ROWS}")
     parser.add_argument("--out", type=Path, help="folder for JSON and PNG; without it none")
@@ -55,10 +58,10 @@ def main(given: Sequence[str] | None = None) -> int:
         given_ = "no workload given" if options.workload is None else (
             f"{options.workload!r} is no workload")
         parser.error(f"{given_}; wanted one of {', '.join(known)}")
-    measured = json.loads(options.measured.read_text()) if options.measured else {}
-    wrong = sorted(set(measured) - set(CONSTANTS))
-    if wrong:
-        parser.error(f"{options.measured} has {', '.join(wrong)}; wanted {', '.join(CONSTANTS)}")
+    measured = measured_constants(options.measured) if options.measured else {}
+    if options.measured and not measured:
+        parser.error(f"{options.measured} has no floor of {', '.join(FLOORS)}; wanted what "
+                     "profiling/ladder.py --device cuda writes")
     device = Device(options.device)
     sheets = []
     for name, about, works, facts in recorded(options):
@@ -133,6 +136,17 @@ def run(step: Any) -> None:
 
 def progress(sentence: str) -> None:
     print(f"cost: {sentence}", file=sys.stderr, flush=True)
+
+
+def measured_constants(file: Path) -> dict[str, float]:
+    """The constants that the floors of `ladder.py` give."""
+    found = {}
+    for ladder in json.loads(file.read_text())["ladders"]:
+        for rung in ladder["rungs"]:
+            if rung["name"] in FLOORS:
+                seconds, work = rung["seconds"]["median"], rung["moved"] or rung["flops"]
+                found[FLOORS[rung["name"]]] = work / seconds if work else seconds
+    return found
 
 
 def constants(device: Device) -> str:

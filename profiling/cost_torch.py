@@ -223,6 +223,9 @@ class Attention(torch.autograd.Function):
 HALF = torch.bfloat16
 
 
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # causal attention of q, k, v
+
+
 class Linear(nn.Linear):
     """Under autocast: input, weight and bias are cast."""
 
@@ -232,21 +235,20 @@ class Linear(nn.Linear):
 
 
 class Block(nn.Module):
-    """A layer of nanoGPT (class Block), without dropout; `plain`: attention in ops."""
+    """A layer of nanoGPT (class Block), without dropout; parameters in the order of gtensor's."""
 
-    def __init__(self, width: int, heads: int, recorded: Recorded, plain: bool) -> None:
+    def __init__(self, width: int, heads: int, attend: Attend) -> None:
         super().__init__()
-        self.heads, self.recorded, self.plain = heads, recorded, plain
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.heads, self.attend = heads, attend
         self.in_proj, self.out_proj = Linear(width, 3 * width), Linear(width, width)
         self.linear1, self.linear2 = Linear(width, 4 * width), Linear(4 * width, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
         n, length, width = x.shape
         q, k, v = (part.view(n, length, self.heads, -1).transpose(1, 2)
                    for part in self.in_proj(self.norm1(x)).split(width, 2))
-        y = plain_attention(q, k, v) if self.plain else Attention.apply(q, k, v, self.recorded)
-        x = x + self.out_proj(y.transpose(1, 2).reshape(n, length, width))
+        x = x + self.out_proj(self.attend(q, k, v).transpose(1, 2).reshape(n, length, width))
         return x + self.linear2(F.gelu(self.linear1(self.norm2(x)), approximate="tanh"))
 
 
@@ -258,12 +260,10 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class GPT2(nn.Module):
-    def __init__(self, words: int, length: int, layers: int, recorded: Recorded,
-                 plain: bool = False) -> None:
+    def __init__(self, words: int, length: int, layers: int, attend: Attend) -> None:
         super().__init__()
         self.embedding, self.positions = nn.Embedding(words, 768), nn.Embedding(length, 768)
-        self.blocks = nn.ModuleList(
-            [Block(768, 12, recorded, plain) for _ in range(layers)])
+        self.blocks = nn.ModuleList([Block(768, 12, attend) for _ in range(layers)])
         self.norm = nn.LayerNorm(768)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -276,7 +276,10 @@ class GPT2(nn.Module):
 
 
 class Convolution(nn.Conv2d):
-    """Under autocast: input and weight are cast."""
+    """Under autocast: input and weight are cast. Without a bias, as batch norm follows."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight.to(HALF)
@@ -333,7 +336,8 @@ def _gpt2(recorded: Recorded, quick: bool, name: str
     plain = name == "gpt2-plain"
     batch, length, layers, words = (2, 64, 2, 512) if quick else (
         (16, 1024, 12, 50_257) if plain else (8, 1024, 12, 50_304))
-    model = GPT2(words, length, layers, recorded, plain)
+    model = GPT2(words, length, layers, plain_attention if plain else
+                 lambda q, k, v: Attention.apply(q, k, v, recorded))
     tokens = torch.empty((batch, length), dtype=torch.int64)
     targets = torch.empty((batch, length), dtype=torch.int64)
     return lambda: model(tokens, targets), model, (
@@ -350,6 +354,35 @@ def _resnet(recorded: Recorded, quick: bool, name: str
     return lambda: F.cross_entropy(model(images).float(), labels), model, (
         f"PyTorch's ResNet-50, {batch} x 3 x {side} x {side}, channels last, bfloat16 by autocast, "
         "fused SGD with momentum")
+
+
+def on_gpu(name: str, parameters: Sequence[Any], inputs: Sequence[Any], rate: float
+           ) -> Callable[[], Tensor]:
+    """The step as PyTorch runs it on a GPU, from such weights of gtensor's; gives its loss."""
+    given, targets = (torch.tensor(x.numpy(), device="cuda") for x in inputs)
+    with torch.device("cuda"):
+        if name == "gpt2":
+            words, length = parameters[0].shape[0], given.shape[1]
+            layers = (len(parameters) - 4) // 12
+            model: nn.Module = GPT2(words, length, layers, lambda q, k, v:
+                                    F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        else:
+            model = _resnet50().to(memory_format=torch.channels_last)
+            given = given.to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        for theirs, own in zip(model.parameters(), parameters, strict=True):
+            theirs.copy_(torch.tensor(own.detach().numpy()))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
+
+    def run() -> Tensor:
+        optimizer.zero_grad()
+        out = model(given, targets) if name == "gpt2" else F.cross_entropy(
+            model(given).float(), targets)
+        out.backward()
+        optimizer.step()
+        return out.detach()
+
+    return run
 
 
 # What AdamW reads and writes by default, in passes over all parameters (torch.optim,

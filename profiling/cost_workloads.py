@@ -17,6 +17,7 @@ class Step:
     parameters: list[Any]
     about: str
     rate: float = 1e-4  # 0: without an update
+    inputs: tuple[Any, ...] = ()  # of `forward`, for a peer
 
     def __post_init__(self) -> None:
         from gtensor import optim
@@ -45,15 +46,16 @@ def gpt2(quick: bool) -> Iterator[Step]:
     model = GPT(GPTConfig(words, layers, 768, 12, hidden=3072, length=length,
                           activation="gelu_tanh", norm="layer", rotary=False, bias=True,
                           tied=True), device="cuda")
-    tokens = gt.zeros((batch, length), dtype=gt.int64, device="cuda")
-    targets = gt.zeros((batch * length,), dtype=gt.int64, device="cuda")
+    tokens, targets = (gt.random.integers(0, words, shape, device="cuda")
+                       for shape in ((batch, length), (batch * length,)))
 
     def forward() -> Any:
         with gt.autocast("bfloat16"):
             return F.cross_entropy(model(tokens).reshape((-1, words)), targets)
 
     yield Step("gpt2", forward, list(model.parameters()),
-               f"GPT-2 small, {layers} layers, {batch} x {length} tokens of {words}, bfloat16")
+               f"GPT-2 small, {layers} layers, {batch} x {length} tokens of {words}, bfloat16",
+               inputs=(tokens, targets))
 
 
 def gpt2_layer(quick: bool) -> Iterator[Step]:
@@ -98,15 +100,15 @@ def resnet50(quick: bool) -> Iterator[Step]:
 
     batch, side = (2, 64) if quick else (256, 224)
     model = _resnet50(nn).to("cuda")
-    images = gt.zeros((batch, 3, side, side), device="cuda")
-    labels = gt.zeros((batch,), dtype=gt.int64, device="cuda")
+    images = gt.random.normal((batch, 3, side, side), device="cuda")
+    labels = gt.random.integers(0, 1000, (batch,), device="cuda")
 
     def forward() -> Any:
         with gt.autocast("bfloat16"):
             return F.cross_entropy(model(images), labels)
 
     yield Step("resnet50", forward, list(model.parameters()),
-               f"ResNet-50, {batch} x 3 x {side} x {side}, bfloat16")
+               f"ResNet-50, {batch} x 3 x {side} x {side}, bfloat16", inputs=(images, labels))
 
 
 def _resnet50(nn: Any) -> Any:

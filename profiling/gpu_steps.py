@@ -156,6 +156,11 @@ def first() -> list[Step]:
 def rest() -> list[Step]:
     """Most valuable first; together they take several calls."""
     return [
+        Step("ladder", 25, "ladders.log", ladder("ladder", "--rounds", "7"), shows=""),
+        Step("ladder_attention", 25, "ladders.log", ladder("ladder_attention", "--rounds", "5"),
+             modules=("cupy", "torch"), shows=""),
+        Step("ladder_steps", 60, "ladders.log", ladder("ladder_steps", "--rounds", "5"),
+             modules=("cupy", "torch"), shows=""),
         Step("every_dtype", 240, "gpu_tests.log", parallel("in_every_dtype"),
              processes=PROCESSES, modules=TESTED),
         Step("training", 45, "gpu_tests.log",
@@ -167,7 +172,6 @@ def rest() -> list[Step]:
              modules=("cupy", "torch"), shows=""),
         Step("host_limits", 30, "ladders.log",
              ladder("host_time", "--only", "limits", "--quick"), shows=""),
-        Step("ladder", 30, "ladders.log", ladder("ladder", "--rounds", "9"), shows=""),
         Step("ladder_matmul", 60, "ladders.log", ladder("ladder_matmul", "--rounds", "9"),
              shows=""),
         Step("ladder_allocator", 60, "ladders.log", ladder("ladder_allocator", "--quick"),

@@ -24,7 +24,8 @@ Clocks: `perf_counter` on the CPU; CUDA events around the calls on a GPU, after 
 on a machine that others use, it leaves out the waiting for a core (not the caches and bandwidth
 that others take).
 
-Run as a program, this file measures the two ceilings of a machine: memory and arithmetic.
+Run as a program, this file measures the ceilings of a machine: memory and arithmetic; of a GPU also
+the start of a kernel and the link to the host. `cost.py --measured` takes its JSON.
 """
 
 from __future__ import annotations

@@ -260,10 +260,13 @@ def test_measured_constants_give_a_second_figure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = tmp_path / "measured.json"
-    given.write_text(json.dumps({"copy": 1e12}))
+    rungs = [{"name": "copy", "seconds": {"median": 2e-3}, "moved": 2_000_000_000, "flops": None},
+             {"name": "start", "seconds": {"median": 1e-6}, "moved": None, "flops": None}]
+    given.write_text(json.dumps({"ladders": [{"rungs": rungs}]}))
+    assert cost.measured_constants(given) == {"copy": 1e12, "start": 1e-6}
     assert cost.main(["torch-gpt2", "--quick", "--measured", str(given)]) == 0
     assert "with the measured constants" in capsys.readouterr().out
-    given.write_text(json.dumps({"speed": 1}))
+    given.write_text(json.dumps({"ladders": []}))
     with pytest.raises(SystemExit):
         cost.main(["torch-gpt2", "--quick", "--measured", str(given)])
-    assert "has speed; wanted copy, half" in capsys.readouterr().err
+    assert "has no floor of copy, product float16" in capsys.readouterr().err

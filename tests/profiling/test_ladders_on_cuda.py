@@ -15,11 +15,11 @@ PROFILING = Path(__file__).resolve().parents[2] / "profiling"
 pytestmark = [pytest.mark.host_cuda, pytest.mark.slow]
 SMALL = {  # program -> how it is kept small
     "ladder": (), "ladder_abn": ("--depth", "2", "--width", "4", "--size", "8", "--batch", "2"),
-    "ladder_allocator": (), "ladder_arena": (), "ladder_autodiff": (),
+    "ladder_allocator": (), "ladder_arena": (), "ladder_attention": (), "ladder_autodiff": (),
     "ladder_blocks": (),
     "ladder_bn_act": ("--only", "on chip"),
     "ladder_checkpoint": (), "ladder_matmul": (), "ladder_ops": (), "ladder_overhead": (),
-    "ladder_profiler": (), "ladder_snapshot": (),
+    "ladder_profiler": (), "ladder_snapshot": (), "ladder_steps": (),
 }
 
 
