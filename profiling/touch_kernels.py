@@ -341,6 +341,13 @@ def touch_products(options: Options) -> None:
               TOLERANCES[dtype], (options.device, "float64"))
 
 
+def touch_inverse(options: Options) -> None:
+    """Of one matrix, which goes by other functions than the batches of the ops' samples."""
+    values = np.random.default_rng(SEED).standard_normal((5, 5)) + 4 * np.eye(5)
+    found = gt.linalg.inv(gt.tensor(values, device=options.device))
+    close("the inverse", to_numpy(found), np.linalg.inv(values), (1e-12, 1e-12))
+
+
 def touch_own_products(options: Options) -> None:
     """x + 2 x @ c by the library's own kernel, in few large tiles and in small ones."""
     rng = np.random.default_rng(SEED)
@@ -486,7 +493,7 @@ CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping, "averages"
           "scaler": touch_scaler, "running statistics": touch_running_statistics,
           "abn": touch_abn, "context": touch_context}
 CUDA_CHECKS = {"arena": touch_arena, "streams": touch_streams, "products": touch_products,
-               "fused attention": touch_attention,
+               "fused attention": touch_attention, "inverse": touch_inverse,
                "own products": touch_own_products, "captured step": touch_captured_step}
 NEED_THE_ARENA = {"arena", "captured step"}
 

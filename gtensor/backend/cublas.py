@@ -392,6 +392,8 @@ class Products:
     ) -> bool:
         kind = _kind_of(a, b, out)
         laid = plan(at(a), at(b), at(out)) if out.size and a.shape[-1] else None
+        if out.dtype == _DOUBLE and code & cublaslt.GELUS:  # it is right to nine digits only
+            return False
         if laid is None or (vector is not None and not vector.flags.c_contiguous):
             return False
         leading = 0 if kept is None else kept.shape[1] * (8 if kept.dtype == np.uint8 else 1)

@@ -23,6 +23,8 @@ RELU, BIAS, GELU = 2, 4, 32  # what follows a product; GELU's approximation by t
 RELU_SLOPE, GELU_SLOPE = 8 | 128, 64 | 128  # a factor, from what a forward product has kept
 KEEP = 128  # what the slope needs: ReLU a bit for each element, GELU its input
 SUMS, FACTOR_SUMS = 16, 512  # of the output's columns; of the second factor's inner axis
+GELUS = GELU | 64  # those with GELU or its slope
+_VECTORS = BIAS | SUMS | FACTOR_SUMS
 
 
 class Epilogue(NamedTuple):
@@ -67,6 +69,7 @@ class _Product:
     def __init__(self, handle: int, key: tuple[Any, ...]) -> None:
         operations, (m, n, k), leading, kind, epilogue, kept_leading, alignments, nbytes = key
         op_a, op_b = operations
+        self._code = epilogue
         self._made: list[tuple[str, ctypes.c_void_p]] = []
         scale = _DOUBLE if kind[0] == _DOUBLE else 0
         self.description = self._create("MatmulDesc", kind[2], scale)
@@ -83,8 +86,11 @@ class _Product:
 
     def _ask(self, handle: int, alignments: tuple[int, ...], nbytes: int) -> bool:
         """Whether cublasLt has an algorithm; the heuristic wants all addresses that will be given.
+
+        Only those: a product with one more is refused, or writes there.
         """
-        self.point_to(Epilogue(0, _EPILOGUE_ALIGNED, _EPILOGUE_ALIGNED))
+        self.point_to(Epilogue(0, *(_EPILOGUE_ALIGNED if self._code & uses else 0
+                                    for uses in (_VECTORS, KEEP))))
         preference = self._create("MatmulPreference")
         self._set("MatmulPreference", preference, _WORKSPACE, ctypes.c_uint64(nbytes))
         for number, value in zip(_ALIGNMENT, alignments, strict=True):

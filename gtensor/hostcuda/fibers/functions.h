@@ -129,15 +129,17 @@ inline float __fdividef(float x, float y) { return x / y; }
 inline float fdividef(float x, float y) { return x / y; }
 inline void __sincosf(float x, float *sine, float *cosine) { sincosf(x, sine, cosine); }
 
-// As C++ promotes the two types; of floating numbers, one that is no NaN wins.
+// As C++ promotes the two types; of floating numbers, one that is no NaN wins. PTX ISA, "min", "max":
+// -0 is less than +0.
+#define HOSTCUDA_NEGATIVE(x) __builtin_signbit(static_cast<double>(x))
 #define HOSTCUDA_EXTREME(T, U)                                                                  \
   inline std::common_type_t<T, U> min(T a, U b) {                                               \
     const std::common_type_t<T, U> x = a, y = b;                                                \
-    return x < y || y != y ? x : y;                                                             \
+    return x < y || y != y || (x == y && HOSTCUDA_NEGATIVE(x)) ? x : y;                         \
   }                                                                                             \
   inline std::common_type_t<T, U> max(T a, U b) {                                               \
     const std::common_type_t<T, U> x = a, y = b;                                                \
-    return x > y || y != y ? x : y;                                                             \
+    return x > y || y != y || (x == y && !HOSTCUDA_NEGATIVE(x)) ? x : y;                        \
   }
 #define HOSTCUDA_EXTREMES(T, U) HOSTCUDA_EXTREME(T, T) HOSTCUDA_EXTREME(T, U) HOSTCUDA_EXTREME(U, T) \
   HOSTCUDA_EXTREME(U, U)

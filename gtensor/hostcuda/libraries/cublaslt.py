@@ -249,6 +249,21 @@ class Matmul:
             require(what.aux_ld % step == 0 == what.aux_stride % step, INVALID_VALUE)
             require(what.aux_type in (-1, self.d.type), NOT_SUPPORTED)
 
+    def check_pointers(self) -> None:
+        """Refuses what an epilogue has no use for, as an H200 did (cuBLAS 13.1, November 2026).
+
+        Its log: "The Bias pointer is NOT allowed for EPILOGUE_RELU" and "Outputting ReLu mask is
+        not supported for CUBLASLT_EPILOGUE_RELU". Some kernels of the epilogue BIAS wrote to
+        what was to be kept. The heuristic answered as if nothing were wrong. A bias gradient of
+        a factor alone was right in spite of the second pointer.
+        """
+        what, kind = self.what, self.what.epilogue
+        if kind == DEFAULT:
+            return
+        vectors = BIAS | BIAS_GRADIENT | GRADIENT_OF_A | GRADIENT_OF_B
+        require(bool(kind & vectors) or not what.bias, INVALID_VALUE)
+        require(bool(kind & (AUX | GRADIENT_OF_A | GRADIENT_OF_B)) or not what.aux, NOT_SUPPORTED)
+
     def check_alignment(self, promised: list[int], addresses: tuple[int, ...]) -> None:
         """Faults, in the queue, where an address is less aligned than its algorithm expects.
 
@@ -304,7 +319,10 @@ class Matmul:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """CUBLASLT_EPILOGUE_GELU: the approximation by tanh."""
+    """CUBLASLT_EPILOGUE_GELU: the approximation by tanh.
+
+    In float64, too, its constant has eight digits: an H200 was wrong by 1e-9 (cuBLAS 13.1).
+    """
     return x * (1 + np.tanh(SLOPE * (x + CUBIC * x**3))) / 2
 
 
@@ -313,7 +331,7 @@ def gelu_slope(x: np.ndarray) -> np.ndarray:
     return (1 + bent) / 2 + x * (1 - bent * bent) * SLOPE * (1 + 3 * CUBIC * x * x) / 2
 
 
-SLOPE, CUBIC = float(np.sqrt(2 / np.pi)), 0.044715
+SLOPE, CUBIC = 0.79788456, 0.044715
 
 
 class Epilogue:
@@ -403,6 +421,7 @@ def matmul(
     """The workspace is aligned to 256 bytes and as large as the algorithm says."""
     known(handle)
     product = Matmul(description, adesc, bdesc, cdesc, ddesc)
+    product.check_pointers()
     require(bool(alpha and beta and a and b and d), INVALID_VALUE)
     types = product.types
     for dtype, address in ((types.a, a), (types.b, b), (types.c, c), (types.c, d)):

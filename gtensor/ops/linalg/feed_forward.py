@@ -1,9 +1,10 @@
 """Two linear maps with an activation between them, the feed-forward part of a Transformer.
 
 On CUDA the biases, the activation, its derivative and the sums that are the biases' gradients are
-epilogues of the products (cublasLt). It has ReLU and GELU's approximation by tanh; exact GELU is
-never fused. What a derivative needs is kept by the product: for ReLU a bit for each element, for
-GELU the activation's input. Where cublasLt refuses, the parts run one after another.
+epilogues of the products (cublasLt). It has ReLU and GELU's approximation by tanh, of which it has
+eight digits: in float64 that is not fused, and exact GELU never is. What a derivative needs is kept
+by the product: for ReLU a bit for each element, for GELU the activation's input. Where cublasLt
+refuses, the parts run one after another.
 """
 
 from __future__ import annotations

@@ -226,9 +226,12 @@ def test_products_of_complex_values_have_pytorchs_gradients() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("shape", [(4, 4), (5, 3), (2, 3, 5)])
-@pytest.mark.parametrize("scale", [2.0**-120, 2.0**-70, 2.0**62, 2.0**100])
+@pytest.mark.parametrize("scale", [2.0**-100, 2.0**-70, 2.0**62, 2.0**100])
 def test_gradients_of_singular_vectors_do_not_depend_on_the_scale(scale, shape, device, rng):
-    """Squares of singular values vanish below 1e-23 in float32, and overflow above 1e19."""
+    """Squares of singular values vanish below 1e-23 in float32, and overflow above 1e19.
+
+    Near 1e-36 a GPU, which takes float32 below 1e-38 for 0, keeps two digits of differences.
+    """
     values = rng.standard_normal(shape).astype(np.float32)
     weights = [rng.standard_normal(s.shape).astype(np.float32)
                for s in gt.linalg.svd(gt.tensor(values, device="cpu"), full_matrices=False)]
