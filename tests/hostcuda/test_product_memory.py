@@ -70,7 +70,8 @@ def test_a_product_takes_its_results(name: str, dtype: Any) -> None:
         assert forward <= y.nbytes * (1 + (name == "a factor read twice")) + spare
         g = gt.ones(y.shape, dtype=dtype)
         _, backward = taken(lambda y=y, g=g: y.backward(g))
-        assert backward <= sum(x.nbytes for x in inputs) + spare
+        wide = 2 * max(x.nbytes for x in inputs) if dtype is np.float16 else 0  # sums of products
+        assert backward <= sum(x.nbytes for x in inputs) + wide + spare
 
 
 def test_attention_takes_its_results_and_one_product_of_its_own() -> None:

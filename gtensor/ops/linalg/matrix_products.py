@@ -235,7 +235,7 @@ def summed_path(
     alpha: complex = 1.0, beta: float = 0.0
 ) -> Array:
     """One product where the axes summed over lie in step with the inner one; else the GEMM adds up
-    a few, and more are summed in parts."""
+    a few, and more are summed in parts. Halves are added up in float32."""
     whole = product_shape(x1, x2)
     if out is None:
         out, beta = device.empty(shape, x1.dtype, "matmul"), 0.0
@@ -249,14 +249,31 @@ def summed_path(
     joined = _as_one_product(x1, x2, axes)
     if joined is not None:
         device.matmul(*joined, target.reshape(target.shape[-2:]), beta, alpha)
-    elif count <= _FEW or not (step := _step(device, whole, axes, target.size)):
+        return out
+    work = computed_in(out.dtype)
+    total = target if count == 1 or work == out.dtype else (
+        device.empty(target.shape, work, "workspace"))
+    if beta and total is not target:
+        total[...] = target
+    _add_up(device, x1, x2, total, axes, alpha, beta)
+    if total is not target:
+        target[...] = total
+    return out
+
+
+def _add_up(
+    device: Device, x1: Array, x2: Array, target: Array, axes: list[int], alpha: complex,
+    beta: float
+) -> None:
+    whole = product_shape(x1, x2)
+    count = prod(whole[i] for i in axes)
+    if count <= _FEW or not (step := _step(device, whole, axes, target.size)):
         for index in np.ndindex(*[whole[i] for i in axes]):
             left, right = (_selected(x, axes, [slice(i, i + 1) for i in index]) for x in (x1, x2))
             device.matmul(left, right, target, beta, alpha)
             beta = 1.0
     else:
         _add_parts(device, x1, x2, target, axes, step, alpha, beta)
-    return out
 
 
 def _longest(whole: tuple[int, ...], axes: list[int]) -> int:

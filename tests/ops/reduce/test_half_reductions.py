@@ -129,3 +129,20 @@ def test_normalize_of_zeros_is_zero(device):
     """1e-12 is 0 in float16, and the quotient was NaN."""
     x = gt.zeros((2, 3), dtype=gt.float16, device=device)
     np.testing.assert_array_equal(F.normalize(x).numpy(), np.zeros((2, 3), np.float16))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [5, 40])
+def test_the_gradient_of_a_factor_that_a_batch_shares_is_rounded_once(
+    count: int, dtype: np.dtype, device: str
+) -> None:
+    rng = np.random.default_rng(0)
+    a, b, g = (rng.standard_normal(shape).astype(dtype)
+               for shape in ((count, 2, 3, 4), (2, 4, 5), (count, 2, 3, 5)))
+    factor = gt.tensor(b, device=device, requires_grad=True)
+    gt.matmul(gt.tensor(a, device=device), factor).backward(gt.tensor(g, device=device))
+    left, right = (x.astype(np.float64) for x in (a.swapaxes(-1, -2), g))
+    half = float(ml_dtypes.finfo(dtype).eps) / 2
+    np.testing.assert_allclose(factor.grad.numpy().astype(np.float64), (left @ right).sum(0),
+                               rtol=1.01 * half, atol=1e-5 * count)
