@@ -31,6 +31,7 @@ TORCH = {"torch-gpt2": "gpt2", "torch-gpt2-plain": "gpt2-plain", "torch-resnet50
 FLOORS = {  # of ladder.py -> the constant that it measures
     "copy": "copy", "product float16": "half", "product tf32": "tf32", "product float32": "single",
     "product float64": "double", "start": "start", "link": "link"}
+RESULTS = Path(__file__).resolve().parent / "results"
 ROWS = 25  # of the table of kernels, by default
 _RUNS = 3  # of which the median is the host's time
 
@@ -46,7 +47,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--constants", action="store_true", help="print the model's constants")
     parser.add_argument("--device", choices=DEVICES, default="h100", help="default: h100")
     parser.add_argument("--measured", type=Path, metavar="JSON", help=(
-        "what `ladder.py --device cuda` wrote on a GPU: both predictions are printed"))
+        "what `ladder.py --device cuda` wrote on a GPU: both predictions are printed (default: that "
+        "of the device in profiling/results, if there is one)"))
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the program")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"of kernels, default: {ROWS}")
     parser.add_argument("--out", type=Path, help="folder for JSON and PNG; without it none")
@@ -58,7 +60,9 @@ def main(given: Sequence[str] | None = None) -> int:
         given_ = "no workload given" if options.workload is None else (
             f"{options.workload!r} is no workload")
         parser.error(f"{given_}; wanted one of {', '.join(known)}")
-    measured = measured_constants(options.measured) if options.measured else {}
+    committed = RESULTS / options.device / "ladder.json"
+    chosen = options.measured or (committed if committed.exists() else None)
+    measured = measured_constants(chosen) if chosen else {}
     if options.measured and not measured:
         parser.error(f"{options.measured} has no floor of {', '.join(FLOORS)}; wanted what "
                      "profiling/ladder.py --device cuda writes")
@@ -66,6 +70,7 @@ def main(given: Sequence[str] | None = None) -> int:
     sheets = []
     for name, about, works, facts in recorded(options):
         sheet = summary(name, about, works, device, facts)
+        sheet["measured_ms"] = None if options.quick else measured_ms(name, options.device)
         if measured:
             better = Device(options.device, measured)
             sheet["measured"] = {"constants": measured,
@@ -147,6 +152,17 @@ def measured_constants(file: Path) -> dict[str, float]:
                 seconds, work = rung["seconds"]["median"], rung["moved"] or rung["flops"]
                 found[FLOORS[rung["name"]]] = work / seconds if work else seconds
     return found
+
+
+def measured_ms(workload: str, device: str) -> float | None:
+    """The time of a step that `ladder_steps.py` has measured on such a device; None without one."""
+    file = RESULTS / device / "ladder_steps.json"
+    for ladder in json.loads(file.read_text())["ladders"] if file.exists() else ():
+        for rung in ladder["rungs"]:
+            library = "torch-" if rung["name"] == "pytorch" else ""
+            if f"{workload} step" == f"{library}{ladder['name']}":
+                return 1e3 * float(rung["seconds"]["median"])
+    return None
 
 
 def constants(device: Device) -> str:
@@ -243,6 +259,9 @@ def text(sheet: dict[str, Any], rows: int) -> str:
     if sheet["published_ms"]:
         out.append(f"published: about {sheet['published_ms']} ms; predicted / published "
                    f"{sheet['gpu_ms'] / sheet['published_ms']:.2f}")
+    if sheet.get("measured_ms"):
+        out.append(f"measured: {sheet['measured_ms']:.1f} ms with the host; predicted / measured "
+                   f"{sheet['gpu_ms'] / sheet['measured_ms']:.2f}")
     if "measured" in sheet:
         out.append(f"with the measured constants: {sheet['measured']['gpu_ms']:.3f} ms")
     if sheet["unknown"]:
