@@ -132,7 +132,7 @@ def results_table(results: Sequence[Result], folder: str) -> str:
     for result in results:
         judged = [row.met for row in result.rows if row.met is not None]
         rows.append([f"[`{result.name}`]({folder}{result.slug}/report.md"
-                     f"#{result.name.replace('.', '')})", result.slug, result.date[:10],
+                     f"#{result.name.lower().replace('.', '')})", result.slug, result.date[:10],
                      result.processor, f"{sum(judged)} of {len(judged)}"])
     return markdown(["file", "machine", "measured", "processor", "targets met"], rows)
 
