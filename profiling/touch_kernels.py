@@ -295,17 +295,21 @@ def touch_context(options: Options) -> None:
 
 
 def touch_attention(options: Options) -> None:
-    """Attention in one launch, in halves whatever `dtypes` are: no others have these kernels."""
+    """Attention and its gradients, in halves whatever `dtypes` are: no others have these kernels.
+
+    Two heads of queries share one of keys and values.
+    """
     rng = np.random.default_rng(SEED)
     for name in kernels.dtypes("attention.cu"):
         for size in (64, 72):
-            arrays = [rng.standard_normal((2, 3, 70, size)) for _ in range(4)]
+            arrays = [rng.standard_normal((2, heads, 170, size)) for heads in (4, 2, 2, 4)]
             results = []
             for place in (options.device, "cpu"):
                 q, k, v, g = (gt.tensor(a, dtype=DTYPES[name], device=place) for a in arrays)
                 for x in (q, k, v):
                     x.requires_grad_()
-                y = gt.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+                y = gt.nn.functional.scaled_dot_product_attention(
+                    q, k, v, is_causal=True, enable_gqa=True)
                 y.backward(g)
                 results.append([to_numpy(a.detach()) for a in (y, q.grad, k.grad, v.grad)])
             for what, there, here in zip(("value", "q", "k", "v"), *results, strict=True):

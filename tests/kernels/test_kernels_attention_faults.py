@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases_attention import attention
+from cases_attention import attention, gradients
 from kernel_cases import DTYPES
 from kernel_host import HostMachine, KernelFault, Toolchain, machine_text, write_back
 from kernel_races import Recorder
@@ -17,33 +18,47 @@ from kernel_toolchain import FIBERS, THREADS, Build
 
 from gtensor.backend import kernels
 
-FILE, NAME = "attention.cu", "attention_forward_64<__half>"
-TEXT = kernels.source(FILE)
+FORWARD, BACKWARD = "attention.cu", "attention_backward.cu"
+KERNELS = {FORWARD: ["attention_forward_64<__half>"],
+           BACKWARD: [f"attention_backward_{which}_64<__half>" for which in ("queries", "keys")]}
+TEXTS = {file: kernels.source(file) for file in KERNELS}
 RACE, OVERFLOW, NAN = "ThreadSanitizer: data race", "heap-buffer-overflow", "nan"
-CASES = [
-    attention("causal", (), 140, 150, 24, 40, causal=True),
-    attention("tails", (1,), 20, 150, 40, 24, layout="side by side"),
-    attention("heads", (2, 2), 5, 9, 24, 40, key_lead=(2, 1)),
-]
-RACED = [attention("raced", (), 20, 150, 8, causal=False)]
+UNWAITED = "a thread ends before it has waited for its copies"
+CASES = {
+    FORWARD: [
+        attention("causal", (), 140, 150, 24, 40, causal=True),
+        attention("tails", (1,), 20, 150, 40, 24, layout="side by side"),
+        attention("heads", (2, 2), 5, 9, 24, 40, key_lead=(2, 1)),
+    ],
+    BACKWARD: [
+        gradients("causal", (), 140, 300, 24, 40, causal=True),
+        gradients("tails", (1,), 70, 75, 40, 24, layout="side by side"),
+        gradients("heads", (2, 2), 5, 9, 24, 40, key_lead=(2, 1)),
+        gradients("large-scores", (), 40, 1, 8, scale=30.0),
+    ],
+}
+RACED = {FORWARD: [attention("raced", (), 20, 150, 8, causal=False)],
+         BACKWARD: [gradients("raced", (), 20, 150, 8, causal=True)]}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One change of the text, and what has to notice it."""
+    """One change of a text, and what has to notice it."""
 
     old: str
     new: str
     caught_by: str | type[Exception] = AssertionError
     build: Build = FIBERS
+    file: str = FORWARD
 
 
-def _wait_before(barrier: str, new: str) -> tuple[str, str]:
-    """The wait before a barrier, whose comment names it, replaced."""
-    at = TEXT.index(f"__syncthreads();  // {barrier}")
-    start = TEXT.rindex("copies.wait<1>();", 0, at)
-    whole = TEXT[start:at + 30 + len(barrier)]
-    return whole, whole.replace("copies.wait<1>();", new)
+def _wait_before(barrier: str, new: str, file: str = FORWARD) -> tuple[str, str]:
+    """The last wait before a barrier, whose comment names it, replaced."""
+    text = TEXTS[file]
+    at = text.index(f"__syncthreads();  // {barrier}")
+    start = text.rindex("copies.wait<", 0, at)
+    whole = text[start:at + 30 + len(barrier)]
+    return whole, new + whole[len("copies.wait<1>();"):]
 
 
 FIRST, VALUES_THERE, NEXT = "queries and keys", "the values are there", "the next keys"
@@ -109,6 +124,96 @@ FAULTS = {
 }
 
 
+
+def _backward(*fault: Any) -> Fault:
+    return Fault(*fault, file=BACKWARD)
+
+
+def _race(line: str) -> Fault:
+    return _backward(line, "//", RACE, THREADS)
+
+
+QUERIES_THERE, KEYS_THERE, NEXT_QUERIES, NO_QUERIES = (
+    "queries and what arrived", "the keys and values", "the queries are there",
+    "keys and values are there, also")
+
+BACKWARD_FAULTS = {
+    "no wait for queries": _backward(*_wait_before(QUERIES_THERE, "", BACKWARD), NAN),
+    "no wait for keys and values": _backward(
+        *_wait_before(KEYS_THERE, "", BACKWARD), UNWAITED),
+    "no wait for the next queries": _backward(*_wait_before(NEXT_QUERIES, "", BACKWARD), NAN),
+    "no wait where no query comes": _backward(
+        *_wait_before(NO_QUERIES, "", BACKWARD), UNWAITED),
+    "a wait for queries that leaves two groups": _backward(
+        *_wait_before(QUERIES_THERE, "copies.wait<2>();", BACKWARD), NAN),
+    "no barrier before queries are read": _race(_barrier(QUERIES_THERE)),
+    "no barrier before keys and values are read": _race(_barrier(KEYS_THERE)),
+    "no barrier before the next queries are read": _race(_barrier(NEXT_QUERIES)),
+    "no barrier where no query comes": _race(_barrier(NO_QUERIES)),
+    "no warp barrier before rows are written": _race("__syncwarp();"),
+    "keys come into the stage in use": _backward(
+        "key_tiles + (stage ^ 1)", "key_tiles + stage", NAN),
+    "queries come into the stage in use": _backward(
+        "fetch(step - 1, stage ^ 1", "fetch(step - 1, stage", NAN),
+    "values of another stage": _backward(
+        "value_tiles + stage * passing", "value_tiles + (stage ^ 1) * passing"),
+    "numbers of another stage": _backward(
+        "passing_numbers[stage]", "passing_numbers[stage ^ 1]"),
+    "a fragment's row is another one": _backward("lane % 16 * D + (", "lane % 8 * D + ("),
+    "the second rows of a warp are the first ones": _backward(
+        "even_piece(tile, own, i * 2) + m * 16 * D", "even_piece(tile, own, i * 2)"),
+    "pieces exchanged otherwise": _backward("lane % 8 ^ lane / 8 % 2", "lane % 8 ^ lane / 16"),
+    "rows loaded transposed": _backward(
+        "gt_load_fragment(b", "gt_load_fragment_transposed(b"),
+    "transposed rows loaded plain": _backward(
+        "gt_load_fragment_transposed(b", "gt_load_fragment(b"),
+    "fragments in another order": _backward("a[m], b[0], b[1]", "a[m], b[0], b[2]"),
+    "factors in another order": _backward(
+        "factors[m][2 * i + part / 2][part % 2 * 2]", "factors[m][2 * i + part % 2][part / 2 * 2]"),
+    "a causal edge one too early": _backward("causal ? begin + 1 :", "causal ? begin :"),
+    "a causal edge one too late": _backward("causal ? begin + 1 :", "causal ? begin + 2 :"),
+    "a causal edge of keys one too early": _backward(
+        "- e / 2 * 8 < hidden", "- e / 2 * 8 <= hidden"),
+    "a causal edge of keys one too late": _backward(
+        "- e / 2 * 8 < hidden", "- e / 2 * 8 + 1 < hidden"),
+    "a tile at the edge that is not masked": _backward(
+        "origin + passing > min(key_count, edge)", "origin + passing > min(key_count, edge + 31)"),
+    "a tile at the edge of keys that is not masked": _backward(
+        "origin < begin + warp_rows - 1", "origin < begin"),
+    "a warp skips keys that it sees": _backward(
+        "origin >= edge + warp_rows - 1", "origin >= edge - 1"),
+    "a warp skips queries that see it": _backward(
+        "origin + passing <= begin", "origin + passing <= begin + warp_rows"),
+    "keys skipped that are seen": _backward(
+        "min(key_count, first + owned)", "min(key_count, first + owned - 64)"),
+    "queries skipped that see": _backward(
+        "causal ? first / passing : 0", "causal ? first / passing + 1 : 0"),
+    "keys behind the last one": _backward(
+        "min(key_count, edge + lane / 4 + m * 16 + half * 8)",
+        "edge + lane / 4 + m * 16 + half * 8", NAN),
+    "rows behind the last one are read": _backward(
+        "inside && first + row < left", "inside && first + row < left + 64", OVERFLOW),
+    "features behind the last one are read": _backward(
+        "inside(piece * 8 < features)", "inside(features > 0)", OVERFLOW),
+    "outputs behind the last one are read": _backward(
+        "row < query_count && piece * 8", "piece * 8", OVERFLOW),
+    "rows behind the last one are written": _backward("at < count", "at < count + 64", OVERFLOW),
+    "features behind the last one are written": _backward(
+        "piece * 8 < features)\n        *", "piece * 8 < features + 64)\n        *", OVERFLOW),
+    "a delta of one lane": _backward("other < pieces; other", "other < 1; other"),
+    "a sum that is not used": _backward("log2f(totals[saved])", "0 * totals[saved]"),
+    "logarithms of another base": _backward("1.44269504088896341f", "1.0f"),
+    "values that differ less": _backward("(changes[m][n][e] - known[m][e / 2].y)",
+                                         "changes[m][n][e]"),
+    "the first of matrices that share keys alone": _backward("repeat < repeats", "repeat < 1"),
+    "numbers of the first matrix that shares keys": _backward(
+        "(matrix + repeat) * (padded / 2)", "(matrix) * (padded / 2)"),
+    "all matrices of the first head": _backward("matrix /= length;", "matrix = 0;"),
+    "gradients of values where those of keys lie": _backward("dv += at * lead.dv",
+                                                             "dv += at * lead.dk"),
+}
+
+
 class OneMachine:
     """An executor for the cases of one file; it runs one schedule."""
 
@@ -122,11 +227,15 @@ class OneMachine:
 
 
 def _run(fault: Fault, machine: HostMachine) -> None:
-    for case in CASES if fault.build is FIBERS else RACED:
+    for case in (CASES if fault.build is FIBERS else RACED)[fault.file]:
         case.check(OneMachine(machine), DTYPES["float16"], np.random.default_rng(5))
 
 
-UNBROKEN = {"fibers": Fault("", ""), "threads": Fault("", "", build=THREADS)}
+ALL = {**{f"forward: {name}": fault for name, fault in FAULTS.items()},
+       **{f"backward: {name}": fault for name, fault in BACKWARD_FAULTS.items()}}
+UNBROKEN = {f"{which}, {name}": Fault("", "", build=build, file=file)
+            for which, file in (("forward", FORWARD), ("backward", BACKWARD))
+            for name, build in (("fibers", FIBERS), ("threads", THREADS))}
 
 
 @pytest.fixture(scope="module")
@@ -136,11 +245,12 @@ def machines(toolchain: Toolchain) -> Iterator[Callable[[Fault], HostMachine]]:
         toolchain.machine(build)
 
     def make(fault: Fault) -> HostMachine:
-        assert fault.old in TEXT, fault.old
-        text = machine_text(TEXT.replace(fault.old, fault.new, 1), [NAME], fault.build)
+        text = TEXTS[fault.file]
+        assert fault.old in text, fault.old
+        text = machine_text(text.replace(fault.old, fault.new, 1), KERNELS[fault.file], fault.build)
         return HostMachine(toolchain.executable(text, fault.build))
 
-    faults = [*FAULTS.values(), *UNBROKEN.values()]
+    faults = [*ALL.values(), *UNBROKEN.values()]
     with ThreadPoolExecutor(max_workers=2) as pool:
         made = dict(zip(faults, pool.map(make, faults), strict=True))
     yield made.__getitem__
@@ -148,9 +258,9 @@ def machines(toolchain: Toolchain) -> Iterator[Callable[[Fault], HostMachine]]:
         machine.close()
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", ALL)
 def test_fault_is_caught(name: str, machines: Callable[[Fault], HostMachine]) -> None:
-    fault = FAULTS[name]
+    fault = ALL[name]
     if fault.caught_by == NAN:
         with pytest.raises(AssertionError, match="nan"):
             _run(fault, machines(fault))
@@ -169,9 +279,10 @@ def test_the_unbroken_kernel_passes(
     _run(UNBROKEN[build], machines(UNBROKEN[build]))
 
 
-def test_the_cases_launch_the_kernel_that_is_broken() -> None:
+def test_the_cases_launch_the_kernels_that_are_broken() -> None:
     recorder = Recorder()
-    for case in (*CASES, *RACED):
+    for case in (*itertools.chain(*CASES.values()), *itertools.chain(*RACED.values())):
         with pytest.raises(AssertionError):  # nothing is computed
             case.check(recorder, DTYPES["float16"], np.random.default_rng(5))
-    assert {launch.kernel for launch in recorder.launched} == {(FILE, NAME.split("<")[0])}
+    assert {launch.kernel for launch in recorder.launched} == {
+        (file, name.split("<")[0]) for file, names in KERNELS.items() for name in names}

@@ -103,6 +103,28 @@ def test_attention_uses_tensor_cores(
 
 
 @pytest.mark.parametrize("architecture", [80, 90, 120])
+def test_attention_backward_uses_tensor_cores(
+    compiler: Compiler, architecture: int, kept_in: Path
+) -> None:
+    """A step over 32 rows: four products for keys, three for queries, each of as many as forward.
+
+    A warp of 32 rows loads fewer fragments for them than one of 16.
+    """
+    program = compiler.kernel_file("attention_backward.cu", ("__nv_bfloat16",), architecture)
+    codes = disassembled(program.cubin, kept_in)
+    assert len(codes) == 4
+    for name, code in codes.items():
+        found = instructions(code)
+        products, loads = (4, {"64": 48, "128": 80}) if "keys" in name else (
+            3, {"64": 40, "128": 64})
+        (size,) = [size for size in loads if f"_{size}I" in name]
+        assert found.keys() >= TENSOR_CORES and not found.keys() & LOCAL
+        assert found["HMMA"] == 32 * products and found["LDSM"] == loads[size]
+        assert found["BAR"] == 2 and sum(found.values()) <= 3000
+        assert "STG.E.128" in code and "LDG.E.128" in code or "keys" in name
+
+
+@pytest.mark.parametrize("architecture", [80, 90, 120])
 def test_each_function_is_the_instruction_that_it_is_named_for(
     compiler: Compiler, architecture: int, kept_in: Path
 ) -> None:

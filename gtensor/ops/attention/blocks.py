@@ -196,7 +196,7 @@ def attention_path(
     lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     shape = (*lead, q.shape[-2], v.shape[-1])
     if out is None:
-        out = _as_queries_lie(device, shape, q)
+        out = fused.laid_as(device, shape, q, "attention")
     if mask is None and not dropout_p and fused.serves(device, q.dtype, scale):
         kept = fused.attend(device, q, k, v, out, scale=scale, is_causal=is_causal)
         if kept is not None:
@@ -211,18 +211,6 @@ def attention_path(
                 for whole, part in zip((largest, total), parts, strict=True):
                     whole[batch][..., rows, :] = part
     return out, largest, total
-
-
-def _as_queries_lie(device: Device, shape: tuple[int, ...], q: Array) -> Array:
-    """New memory for the output, with the axes in the order that the queries' have in theirs.
-
-    Heads that lie side by side in a row of q then do so in the output, for the product behind.
-    """
-    order = [*range(len(shape))]
-    if q.ndim == len(shape) and 0 not in q.strides:
-        order = [*sorted(order[:-1], key=lambda i: -q.strides[i]), len(shape) - 1]
-    made = device.empty(tuple(shape[i] for i in order), q.dtype, "attention")
-    return made.transpose([*map(order.index, range(len(shape)))])
 
 
 def _attend(
@@ -281,6 +269,11 @@ def attention_grad_path(
 
     Sums over blocks are kept in float32 for the half types, the only additional memory.
     """
+    if mask is None and not dropout_p and fused.serves(device, q.dtype, scale):
+        found = fused.gradients(device, g, q, k, v, attended, largest, total, wanted=wanted[:3],
+                                scale=scale, is_causal=is_causal)
+        if found is not None:
+            return *found, None
     blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
                      dropout_p=dropout_p, seed=seed, shared=shared)
     inputs: Values = (q, k, v, mask)

@@ -1,38 +1,56 @@
-"""Attention forward as one launch on tensor cores (kernels/attention.cu), where that kernel serves.
+"""Attention on tensor cores, where its kernels serve: forward as one launch, backward as two.
 
-It serves halves on devices from sm_80 on, without a mask or dropout, with a positive scale, head
-sizes up to 128 that are multiples of 8, any strides that are multiples of 16 bytes, and features
-side by side. All other calls take the blocks of blocks.py.
+They (kernels/attention.cu, kernels/attention_backward.cu) serve halves on devices from sm_80 on,
+without a mask or dropout, with a positive scale, head sizes up to 128 that are multiples of 8, any
+strides that are multiples of 16 bytes, and features side by side. Backward sums over the leading
+axes along which keys and values both repeat. All other calls take the blocks of blocks.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from math import e, log2, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gtensor.backend.kernels import raw
+from gtensor.backend.kernels import NULL, raw
 from gtensor.backend.layouts import Axis, merged
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array
 
-_LEAD_AXES = 4  # `GT_LEAD_AXES` of the kernel's file
-_QUERIES, _KEYS, _THREADS = 128, 64, 256  # of a tile, of a tile, of a block
+_LEAD_AXES = 4  # `GT_LEAD_AXES` of the kernels' header
+_QUERIES, _KEYS, _THREADS = 128, 64, 256  # forward: of a tile, of a tile, of a block
+_OWNED, _PASSING = 128, 32  # backward: rows of the tile that a block has, of a tile that passes
+_GRADIENT_THREADS = {64: 128, 128: 256}  # by size
 _DTYPES = ("float16", "bfloat16")
 _ARCHITECTURE = 80
 _PACK = 8  # halves in 16 bytes
 _MOST_ROWS, _MOST_BLOCKS = 1 << 30, 2**31 - 1
-_KERNELS = {size: raw("attention.cu", f"attention_forward_{size}") for size in (64, 128)}
-_AXIS = np.dtype([(name, np.int64) for name in ("length", "q", "k", "v", "out")])
-_SPACE = np.dtype([("lead", _AXIS, (_LEAD_AXES,)), ("rows", _AXIS), *(
-    (name, np.int64)
-    for name in ("matrices", "keys", "features", "value_features", "causal"))])
+_SIZES = (64, 128)  # of heads, at most
+_FORWARD = {size: raw("attention.cu", f"attention_forward_{size}") for size in _SIZES}
+_QUERY_GRADIENTS, _KEY_GRADIENTS = (
+    {size: raw("attention_backward.cu", f"attention_backward_{which}_{size}") for size in _SIZES}
+    for which in ("queries", "keys"))
+
+
+def _structure(arrays: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype:
+    """Of a kernel's file: strides of arrays along leading axes and along rows, and numbers."""
+    axis = np.dtype([(name, np.int64) for name in ("length", *arrays)])
+    return np.dtype([("lead", axis, (_LEAD_AXES,)), ("rows", axis),
+                     *((name, np.int64) for name in numbers)])
+
+
+_NUMBERS = ("keys", "features", "value_features", "causal")
+_SPACE = _structure(("q", "k", "v", "out"), ("matrices", *_NUMBERS))
+_GRADIENT_SPACE = _structure(("q", "k", "v", "out", "g", "saved", "dq", "dk", "dv"),
+                             ("matrices", "repeats", *_NUMBERS))
 
 At: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # shape, and strides in bytes
+Steps: TypeAlias = tuple[int, ...]  # elements from one index to the next, along all axes but one
 
 
 class Plan(NamedTuple):
@@ -42,6 +60,18 @@ class Plan(NamedTuple):
     grid: tuple[int, ...]
     shared_bytes: int
     space: np.void  # gt_attention
+
+
+class GradientPlan(NamedTuple):
+    """How the kernels of backward are launched."""
+
+    size: int
+    query_grid: tuple[int, ...]
+    key_grid: tuple[int, ...]
+    threads: int
+    shared_bytes: int
+    numbers: int  # float32 that the first one computes for the second one
+    space: np.void  # gt_attention_gradients
 
 
 @lru_cache(1024)
@@ -55,45 +85,111 @@ def plan(q: At, k: At, v: At, out: At, is_causal: bool) -> Plan | None:
         out: (..., L, E_v), with all leading axes.
         is_causal: a query sees no keys behind its own position.
     """
-    *lead, length, value_features = out[0]
-    keys, features = k[0][-2:]
-    size = next((size for size in _KERNELS if max(features, value_features) <= size), 0)
-    if not (size and 0 < length <= _MOST_ROWS and 0 < keys <= _MOST_ROWS and features
-            and value_features and features % _PACK == value_features % _PACK == 0 < prod(lead)):
+    lead = out[0][:-2]
+    size = _size(q, v, lead)
+    steps = [_steps(x, len(lead)) for x in (q, k, v, out)]
+    blocks = prod(lead) * -(-q[0][-2] // _QUERIES)
+    if not size or None in steps or blocks > _MOST_BLOCKS:
         return None
-    if any(x[1][-1] != 2 for x in (q, k, v, out)):
+    space = _filled(_SPACE, q, v, lead, steps, range(len(lead)), is_causal)
+    return space and Plan(size, (blocks,), (_QUERIES + 4 * _KEYS) * size * 2, space)
+
+
+@lru_cache(1024)
+def gradient_plan(
+    q: At, k: At, v: At, out: At, g: At, saved: At, dq: At | None, dk: At | None, dv: At | None,
+    is_causal: bool,
+) -> GradientPlan | None:
+    """The launches of backward; as `plan`.
+
+    Keys and values may repeat along leading axes, both along the same ones; queries may not.
+
+    Args:
+        g: as out: the gradient that arrived.
+        saved: (..., L, 1), float32: how both of the numbers lie that are kept of each query.
+        dq, dk, dv: the gradients, in the shapes of q, k and v; None for those not wanted.
+    """
+    lead = g[0][:-2]
+    size = _size(q, v, lead)
+    steps = [_steps(x, len(lead)) for x in (q, k, v, out, g)]
+    steps += [_steps(saved, len(lead), 4, 1)]
+    steps += [(0,) * (len(lead) + 1) if x is None else _steps(x, len(lead)) for x in (dq, dk, dv)]
+    whole, shared, shared_values = (
+        (1,) * (len(lead) + 2 - len(x[0])) + x[0][:-2] for x in (q, k, v))
+    if not size or None in steps or whole != lead or shared != shared_values:
         return None
-    steps = [_steps(x, len(lead) + 2) for x in (q, k, v, out)]
-    axes = merged(Axis(n, tuple(step[i] for step in steps)) for i, n in enumerate(lead))
-    blocks = prod(lead) * -(-length // _QUERIES)
-    if len(axes) > _LEAD_AXES or blocks > _MOST_BLOCKS or any(
-            n % _PACK for step in steps for n in step[:-1]):
+    order = sorted(range(len(lead)), key=lambda i: shared[i] < lead[i])
+    matrices, rows = prod(lead), -(-q[0][-2] // _OWNED)
+    blocks = matrices * rows, prod(shared) * -(-k[0][-2] // _OWNED)
+    if max(blocks) > _MOST_BLOCKS:
         return None
-    space: Any = np.zeros((), _SPACE)
-    space["lead"] = [(axis.length, *axis.steps) for axis in reversed(axes)] + [
-        (1, 0, 0, 0, 0)] * (_LEAD_AXES - len(axes))
-    space["rows"] = (length, *(step[-2] for step in steps))
-    for name, number in (("matrices", prod(lead)), ("keys", keys), ("features", features),
-                         ("value_features", value_features), ("causal", is_causal)):
+    space = _filled(_GRADIENT_SPACE, q, v, lead, steps, order, is_causal,
+                    repeats=matrices // prod(shared))
+    return space and GradientPlan(
+        size, blocks[:1], blocks[1:], _GRADIENT_THREADS[size],
+        (2 * _OWNED + 4 * _PASSING) * size * 2, matrices * rows * _OWNED * 2, space)
+
+
+def _size(q: At, v: At, lead: tuple[int, ...]) -> int:
+    """The kernels' size of heads; 0 if none serves."""
+    (length, features), (keys, value_features) = q[0][-2:], v[0][-2:]
+    size = next((size for size in _SIZES if max(features, value_features) <= size), 0)
+    fits = (0 < length <= _MOST_ROWS and 0 < keys <= _MOST_ROWS and features and value_features
+            and features % _PACK == value_features % _PACK == 0 < prod(lead))
+    return size if fits else 0
+
+
+def _steps(x: At, lead: int, itemsize: int = 2, pack: int = _PACK) -> Steps | None:
+    """Along `lead` leading axes and rows, 0 where the array repeats; None if it lies otherwise.
+
+    Features are to lie side by side, the other steps to be multiples of `pack`.
+    """
+    steps = [0 if n == 1 else stride // itemsize for n, stride in zip(*x, strict=True)]
+    if steps.pop() not in (x[0][-1] > 1, 1) or any(step % pack for step in steps):
+        return None
+    return (0,) * (lead + 1 - len(steps)) + tuple(steps)
+
+
+def _filled(
+    structure: np.dtype, q: At, v: At, lead: tuple[int, ...], steps: list[Any],
+    order: Iterable[int], is_causal: bool, **numbers: int,
+) -> Any:
+    """A kernel's structure with the leading axes in this order; None if there are too many."""
+    axes = merged(Axis(lead[i], tuple(step[i] for step in steps)) for i in order)
+    if len(axes) > _LEAD_AXES:
+        return None
+    space: Any = np.zeros((), structure)
+    none = (1, *(0,) * len(steps))
+    space["lead"] = [(axis.length, *axis.steps) for axis in reversed(axes)] + [none] * (
+        _LEAD_AXES - len(axes))
+    space["rows"] = (q[0][-2], *(step[-1] for step in steps))
+    numbers |= {"matrices": prod(lead), "keys": v[0][-2], "features": q[0][-1],
+                "value_features": v[0][-1], "causal": is_causal}
+    for name, number in numbers.items():
         space[name] = number
-    return Plan(size, (blocks,), _shared_bytes(size), space[()])
-
-
-def _shared_bytes(size: int) -> int:
-    """A tile of queries, and two of keys and of values."""
-    return (_QUERIES + 4 * _KEYS) * size * 2
-
-
-def _steps(x: At, ndim: int) -> tuple[int, ...]:
-    """Elements from one index to the next along `ndim` axes; 0 where the array repeats."""
-    steps = [0 if n == 1 else stride // 2 for n, stride in zip(*x, strict=True)]
-    return (0,) * (ndim - len(steps)) + tuple(steps)
+    return space[()]
 
 
 def serves(device: Device, dtype: Any, scale: float) -> bool:
-    """Whether attention of this dtype, without a mask and dropout, may be one launch."""
+    """Whether attention of this dtype, without a mask and dropout, may be so few launches."""
     return (device.architecture >= _ARCHITECTURE and dtype.name in _DTYPES
             and 0 < scale < np.inf)
+
+
+def laid_as(device: Device, shape: tuple[int, ...], like: Array, label: str) -> Array:
+    """New memory with the axes in the order that those of `like` have in theirs.
+
+    Heads that lie side by side in a row of q then do so in the output, for the product behind.
+    """
+    order = [*range(len(shape))]
+    if like.ndim == len(shape) and 0 not in like.strides:
+        order = [*sorted(order[:-1], key=lambda i: -like.strides[i]), len(shape) - 1]
+    made = device.empty(tuple(shape[i] for i in order), like.dtype, label)
+    return made.transpose([*map(order.index, range(len(shape)))])
+
+
+def _at(x: Array) -> At:
+    return x.shape, x.strides
 
 
 def attend(
@@ -107,11 +203,46 @@ def attend(
     arrays: tuple[Any, ...] = (q, k, v, out)
     if any(x.dtype != q.dtype or x.data.ptr % 16 for x in arrays):
         return None
-    launch = plan(*((x.shape, x.strides) for x in arrays), is_causal)
+    launch = plan(*map(_at, arrays), is_causal)
     if launch is None:
         return None
     logs, totals = device.empty((2, *out.shape[:-1], 1), np.float32, "attention")
-    _KERNELS[launch.size][q.dtype](
+    _FORWARD[launch.size][q.dtype](
         launch.grid, (_THREADS,), (*arrays, logs, totals, launch.space, scale * log2(e)),
         shared_mem=launch.shared_bytes)
     return logs, totals
+
+
+def gradients(
+    device: Device, g: Any, q: Array, k: Array, v: Array, attended: Array, largest: Array,
+    totals: Array, *, wanted: tuple[bool, ...], scale: float, is_causal: bool,
+) -> tuple[Array | None, ...] | None:
+    """The gradients of q, k and v, None where not `wanted`; None where the kernels do not serve.
+
+    Args:
+        attended: what forward wrote.
+        largest, totals: the numbers and sums that it kept.
+    """
+    if _steps(_at(g), g.ndim - 2) is None or g.data.ptr % 16:  # as the gradient of a sum
+        g = device.xp.ascontiguousarray(g)
+    read: tuple[Any, ...] = (q, k, v, attended, g)
+    if any(x.dtype != q.dtype or x.data.ptr % 16 for x in read) or (
+            largest.strides != totals.strides):
+        return None
+    made = [laid_as(device, x.shape, x, "attention_grad") if want else None
+            for x, want in zip((q, k, v), wanted, strict=True)]
+    launch = gradient_plan(*map(_at, (*read, largest)),
+                           *(None if x is None else _at(x) for x in made), is_causal)
+    if launch is None:
+        return None
+    numbers = device.empty((launch.numbers,), np.float32, "attention_grad")
+    dq, dk, dv = (NULL if x is None else x for x in made)
+    common = launch.space, scale * log2(e)
+    _QUERY_GRADIENTS[launch.size][q.dtype](
+        launch.query_grid, (launch.threads,),
+        (*read, largest, totals, numbers, dq, *common), shared_mem=launch.shared_bytes)
+    if made[1] is not None or made[2] is not None:
+        _KEY_GRADIENTS[launch.size][q.dtype](
+            launch.key_grid, (launch.threads,), (q, k, v, g, numbers, dk, dv, *common),
+            shared_mem=launch.shared_bytes)
+    return tuple(made)

@@ -1,4 +1,4 @@
-"""Attention forward as one launch: exact as PyTorch's, in all layouts that it serves, and no other.
+"""Attention in few launches: exact as PyTorch's, in all layouts that they serve, and no other.
 
 The device is a GPU, or a host device (docs/testing.md). tests/kernels has the kernel alone.
 """
@@ -120,6 +120,49 @@ def test_no_plan(q: fused.At, k: fused.At, why: str) -> None:
     assert fused.plan(q, k, k, at(*q[0]), False) is None, why
 
 
+def gradient_plan(q: fused.At, k: fused.At, v: fused.At, lead: tuple[int, ...] = (),
+                  is_causal: bool = False) -> fused.GradientPlan | None:
+    """Of contiguous outputs and gradients, all of them wanted."""
+    out = at(*lead, q[0][-2], v[0][-1])
+    rows = out[0][:-1]
+    saved = (*rows, 1), (*(2 * stride for stride in at(*rows)[1]), 4)
+    return fused.gradient_plan(q, k, v, out, out, saved, at(*q[0]), at(*k[0]), at(*v[0]), is_causal)
+
+
+def test_a_plan_of_gradients_says_how_the_kernels_are_launched() -> None:
+    plan = gradient_plan(at(2, 3, 130, 64), at(2, 3, 300, 64), at(2, 3, 300, 40), (2, 3), True)
+    assert plan is not None and plan.size == 64 and plan.threads == 128
+    assert (plan.query_grid, plan.key_grid) == ((2 * 3 * 2,), (2 * 3 * 3,))
+    assert plan.shared_bytes == (2 * 128 + 4 * 32) * 64 * 2
+    assert plan.numbers == 2 * 3 * 256 * 2
+    space = plan.space
+    assert (space["matrices"], space["repeats"], space["keys"], space["causal"]) == (6, 1, 300, 1)
+    assert (space["features"], space["value_features"]) == (64, 40)
+    assert space["lead"][0].tolist() == (6, 130 * 64, 300 * 64, 300 * 40, 130 * 40, 130 * 40, 130,
+                                         130 * 64, 300 * 64, 300 * 40)
+    assert space["rows"].tolist() == (130, 64, 64, 40, 40, 40, 1, 64, 64, 40)
+
+
+def test_axes_along_which_keys_and_values_repeat_are_the_innermost() -> None:
+    plan = gradient_plan(at(2, 3, 10, 72), at(3, 20, 72), at(1, 3, 20, 72), (2, 3))
+    assert plan is not None and (plan.size, plan.threads, plan.space["repeats"]) == (128, 256, 2)
+    assert plan.key_grid == (3,)
+    assert plan.space["lead"][:2].tolist() == [
+        (2, 2160, 0, 0, 2160, 2160, 30, 2160, 0, 0),
+        (3, 720, 1440, 1440, 720, 720, 10, 720, 1440, 1440)]
+
+
+@pytest.mark.parametrize(("q", "k", "v", "lead"), [
+    (at(3, 1, 20, 32), at(3, 5, 20, 32), at(3, 5, 20, 32), (3, 5)),  # queries that repeat
+    (at(3, 5, 20, 32), at(3, 1, 20, 32), at(5, 20, 32), (3, 5)),  # otherwise than values
+    (at(5, 12), at(7, 12), at(7, 12), ()),
+])
+def test_no_plan_of_gradients(
+    q: fused.At, k: fused.At, v: fused.At, lead: tuple[int, ...]
+) -> None:
+    assert gradient_plan(q, k, v, lead) is None
+
+
 def launched(function: Any) -> dict[str, int]:
     """The kernels that a call launches on the host device."""
     from gtensor import hostcuda
@@ -138,6 +181,8 @@ def tensors(rng: np.random.Generator, *shapes: tuple[int, ...], dtype: str = "bf
 
 
 FORWARD = {"attention_forward_64<__nv_bfloat16>": 1}
+OF_QUERIES, OF_KEYS = ({f"attention_backward_{which}_64<__nv_bfloat16>": 1}
+                       for which in ("queries", "keys"))
 
 
 @pytest.mark.host_cuda
@@ -149,6 +194,34 @@ def test_forward_is_one_launch(rng: np.random.Generator) -> None:
             lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)) == FORWARD
     q.requires_grad_()
     assert launched(lambda: F.scaled_dot_product_attention(q, k, v)) == FORWARD
+
+
+@pytest.mark.host_cuda
+def test_backward_is_two_launches(rng: np.random.Generator) -> None:
+    """One for queries alone; a gradient that arrives in another layout is copied by a third one."""
+    q, k, v, g = tensors(rng, *[(2, 3, 20, 32)] * 4)
+
+    def backward(*leaves: gt.Tensor, arrived: gt.Tensor = g) -> dict[str, int]:
+        for x in (q, k, v):
+            x.requires_grad_(any(x is leaf for leaf in leaves))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return launched(lambda: gt.grad([y], leaves, [arrived]))
+
+    assert backward(q, k, v) == OF_QUERIES | OF_KEYS
+    assert backward(k, v) == backward(v) == OF_QUERIES | OF_KEYS
+    assert backward(q) == OF_QUERIES
+    repeated = gt.broadcast_to(g[:1, :1, :1, :1], g.shape)
+    assert backward(q, k, v, arrived=repeated) == {
+        **OF_QUERIES, **OF_KEYS, "cupy_copy__bfloat16_bfloat16": 1}
+
+
+@pytest.mark.host_cuda
+def test_shared_heads_are_two_launches_backward(rng: np.random.Generator) -> None:
+    q, k, v, g = tensors(rng, (2, 6, 20, 32), *[(2, 2, 30, 32)] * 2, (2, 6, 20, 32))
+    for x in (q, k, v):
+        x.requires_grad_()
+    y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    assert launched(lambda: y.backward(g)) == OF_QUERIES | OF_KEYS
 
 
 @pytest.mark.host_cuda
@@ -171,8 +244,9 @@ def test_what_the_kernel_does_not_serve_takes_blocks(
         q, k = q[..., 1:25], k[..., 1:25]
     elif why == "architecture":
         monkeypatch.setattr(q.device, "architecture", 75)
-    found = launched(lambda: F.scaled_dot_product_attention(q, k, v, **options))
-    assert found and not any("attention_forward" in name for name in found)
+    q.requires_grad_()
+    found = launched(lambda: F.scaled_dot_product_attention(q, k, v, **options).sum().backward())
+    assert found and not any("attention_" in name for name in found)
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -203,21 +277,62 @@ def test_views_of_one_projection(causal: bool, rng: np.random.Generator) -> None
     assert error(whole.grad.numpy(), wide.grad) < 6e-3
 
 
+def check_with_gradients(
+    rng: np.random.Generator, leaves: list[gt.Tensor], **options: Any
+) -> None:
+    """The value and the gradients of all inputs, against float64."""
+    for x in leaves:
+        x.requires_grad_()
+    y = F.scaled_dot_product_attention(*leaves, **options)
+    (g,) = tensors(rng, y.shape)
+    y.backward(g)
+    wide = [torch.from_numpy(x.detach().numpy().astype(np.float64)).requires_grad_()
+            for x in leaves]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        z = TF.scaled_dot_product_attention(*wide, **options)
+    z.backward(torch.from_numpy(g.numpy().astype(np.float64)))
+    assert error(y.detach().numpy(), z.detach()) < 4e-3
+    for x, w in zip(leaves, wide, strict=True):
+        assert x.grad is not None and w.grad is not None and x.grad.shape == x.shape
+        assert error(x.grad.numpy(), w.grad) < 4e-3
+
+
 @pytest.mark.gpu
-def test_grouped_heads_and_broadcast_axes(rng: np.random.Generator) -> None:
-    q, k, v = tensors(rng, (2, 6, 20, 32), (2, 2, 30, 32), (2, 2, 30, 24))
-    y = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-    assert error(y.numpy(), exact(q, k, v, enable_gqa=True)) < 4e-3
-    q, k, v = tensors(rng, (3, 1, 20, 32), (2, 30, 32), (30, 24))
-    assert error(F.scaled_dot_product_attention(q, k, v).numpy(), exact(q, k, v)) < 4e-3
+@pytest.mark.parametrize(("shapes", "options"), [
+    (((2, 6, 20, 32), (2, 2, 30, 32), (2, 2, 30, 24)), {"enable_gqa": True}),
+    (((2, 4, 140, 32), (2, 2, 140, 32), (2, 2, 140, 72)), {"enable_gqa": True, "is_causal": True}),
+    (((3, 2, 20, 32), (2, 30, 32), (1, 2, 30, 24)), {}),  # shared by batches
+    (((3, 2, 20, 32), (30, 32), (30, 24)), {"is_causal": True}),  # by all
+    (((3, 1, 20, 32), (2, 30, 32), (30, 24)), {}),  # each by others: in blocks
+])
+def test_grouped_heads_and_broadcast_axes(
+    shapes: tuple[tuple[int, ...], ...], options: dict[str, Any], rng: np.random.Generator
+) -> None:
+    check_with_gradients(rng, tensors(rng, *shapes), **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("length", "keys"), [(20, 400), (400, 20)])
+def test_causal_attention_of_other_lengths(
+    length: int, keys: int, rng: np.random.Generator
+) -> None:
+    """Keys that no query sees have gradients of 0."""
+    leaves = tensors(rng, (2, length, 16), (2, keys, 16), (2, keys, 16))
+    check_with_gradients(rng, leaves, is_causal=True)
+    assert leaves[1].grad is not None and not leaves[1].grad.numpy()[:, length:].any()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("scale", [1e-3, 30.0])
 def test_large_and_small_scores(scale: float, rng: np.random.Generator) -> None:
     q, k, v = tensors(rng, *[(2, 70, 32)] * 3)
+    for x in (q, k, v):
+        x.requires_grad_()
     y = F.scaled_dot_product_attention(q, k, v, scale=scale)
-    assert error(y.numpy(), exact(q, k, v, scale=scale)) < 6e-3
+    assert error(y.detach().numpy(), exact(q, k, v, scale=scale)) < 6e-3
+    y.sum().backward()
+    for x in (q, k, v):
+        assert x.grad is not None and np.isfinite(x.grad.numpy().astype(np.float64)).all()
 
 
 @pytest.mark.gpu
@@ -248,6 +363,21 @@ def test_second_derivatives_and_batches_of_examples(rng: np.random.Generator) ->
     (one,) = torch.autograd.grad(z.sum(), wide[0], create_graph=True)
     (two,) = torch.autograd.grad((one * one).sum(), wide[0])
     assert error(second.numpy(), two) < 5e-2
+
+
+@pytest.mark.gpu
+def test_ten_runs_are_equal_bit_for_bit(rng: np.random.Generator) -> None:
+    leaves = tensors(rng, (2, 4, 150, 64), (2, 2, 150, 64), (2, 2, 150, 64))
+    (g,) = tensors(rng, (2, 4, 150, 64))
+    for x in leaves:
+        x.requires_grad_()
+
+    def run() -> list[bytes]:
+        y = F.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=True)
+        return [x.detach().numpy().tobytes() for x in (y, *gt.grad([y], leaves, [g]))]
+
+    first = run()
+    assert all(run() == first for _ in range(9))
 
 
 @pytest.mark.gpu
