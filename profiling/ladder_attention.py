@@ -1,4 +1,4 @@
-"""Causal attention of halves on a GPU: one launch on tensor cores against PyTorch's kernels.
+"""Causal attention of halves on a GPU: own kernels on tensor cores against PyTorch's.
 
     python profiling/ladder_attention.py --device cuda                      # everything
     python profiling/ladder_attention.py --device cuda --only "12 heads of 64 bfloat16"

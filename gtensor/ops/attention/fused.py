@@ -50,7 +50,7 @@ _GRADIENT_SPACE = _structure(("q", "k", "v", "out", "g", "saved", "dq", "dk", "d
                              ("matrices", "repeats", *_NUMBERS))
 
 At: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # shape, and strides in bytes
-Steps: TypeAlias = tuple[int, ...]  # elements from one index to the next, along all axes but one
+Steps: TypeAlias = tuple[int, ...]  # elements from one index to the next; all axes but the last
 
 
 class Plan(NamedTuple):
@@ -92,7 +92,8 @@ def plan(q: At, k: At, v: At, out: At, is_causal: bool) -> Plan | None:
     if not size or None in steps or blocks > _MOST_BLOCKS:
         return None
     space = _filled(_SPACE, q, v, lead, steps, range(len(lead)), is_causal)
-    return space and Plan(size, (blocks,), (_QUERIES + 4 * _KEYS) * size * 2, space)
+    return None if space is None else Plan(
+        size, (blocks,), (_QUERIES + 4 * _KEYS) * size * 2, space)
 
 
 @lru_cache(1024)
@@ -112,7 +113,7 @@ def gradient_plan(
     lead = g[0][:-2]
     size = _size(q, v, lead)
     steps = [_steps(x, len(lead)) for x in (q, k, v, out, g)]
-    steps += [_steps(saved, len(lead), 4, 1)]
+    steps += [_steps(saved, len(lead), 4, 4)]
     steps += [(0,) * (len(lead) + 1) if x is None else _steps(x, len(lead)) for x in (dq, dk, dv)]
     whole, shared, shared_values = (
         (1,) * (len(lead) + 2 - len(x[0])) + x[0][:-2] for x in (q, k, v))
@@ -125,7 +126,7 @@ def gradient_plan(
         return None
     space = _filled(_GRADIENT_SPACE, q, v, lead, steps, order, is_causal,
                     repeats=matrices // prod(shared))
-    return space and GradientPlan(
+    return None if space is None else GradientPlan(
         size, blocks[:1], blocks[1:], _GRADIENT_THREADS[size],
         (2 * _OWNED + 4 * _PASSING) * size * 2, matrices * rows * _OWNED * 2, space)
 
@@ -139,15 +140,15 @@ def _size(q: At, v: At, lead: tuple[int, ...]) -> int:
     return size if fits else 0
 
 
-def _steps(x: At, lead: int, itemsize: int = 2, pack: int = _PACK) -> Steps | None:
+def _steps(x: At, lead: int, itemsize: int = 2, aligned: int = 16) -> Steps | None:
     """Along `lead` leading axes and rows, 0 where the array repeats; None if it lies otherwise.
 
-    Features are to lie side by side, the other steps to be multiples of `pack`.
+    Features are to lie side by side, rows to begin at multiples of `aligned` bytes.
     """
-    steps = [0 if n == 1 else stride // itemsize for n, stride in zip(*x, strict=True)]
-    if steps.pop() not in (x[0][-1] > 1, 1) or any(step % pack for step in steps):
+    strides = [0 if n == 1 else stride for n, stride in zip(*x, strict=True)]
+    if strides.pop() != (x[0][-1] > 1) * itemsize or any(n % aligned for n in strides):
         return None
-    return (0,) * (lead + 1 - len(steps)) + tuple(steps)
+    return (0,) * (lead + 1 - len(strides)) + tuple(n // itemsize for n in strides)
 
 
 def _filled(
