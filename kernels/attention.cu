@@ -31,7 +31,7 @@ class gt_attention_block {
   static constexpr int threads = queries * 2, pieces = D / 8;
 
  public:
-  // bytes of dynamic shared memory: `_shared_bytes` in gtensor/ops/attention/fused.py repeats it
+  // bytes of dynamic shared memory: `plan` in gtensor/ops/attention/fused.py repeats it
   static __device__ void forward(const T *q, const T *k, const T *v, T *out, float *logs,
                                  float *totals, const gt_attention &space, float scale) {
     extern __shared__ __align__(128) unsigned char memory[];

@@ -59,9 +59,9 @@ class gt_attention_backward {
   static constexpr int owned = 128, passing = 32;  // rows of a tile
   static constexpr int threads = owned / M * 2, pieces = D / 8, warp_rows = 16 * M;
 
-  // Piece 0 of a lane's row of a fragment, in elements of a tile: of passing rows, of such that are
-  // transposed, of the warp's own ones.
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // Where piece 0 of a lane's row of a fragment lies in a tile: of rows that pass, of those that
+  // are transposed, of the warp's own ones.
   const int plain = (lane % 8 + lane / 16 * 8) * D + (lane % 8 ^ lane / 8 % 2) * 8;
   const int transposed = lane % 16 * D + (lane % 8 ^ lane / 16) * 8;
   const int own = transposed + warp * warp_rows * D;
@@ -120,8 +120,8 @@ class gt_attention_backward {
     }
   }
 
-  // Writes the warp's first `count` rows of sums * factor. It goes by the warp's own rows of a
-  // tile, so that 16 bytes are written at once.
+  // Writes the warp's first `count` rows of sums * factor, by its own rows of a tile, so that 16
+  // bytes are written at once. A barrier has to lie behind the last load of these rows.
   __device__ void store(const own_sums &sums, float factor, T *tile, T *to, gt_index step,
                         int count, int features) const {
     T *const own_rows = tile + warp * warp_rows * D;
@@ -146,7 +146,7 @@ class gt_attention_backward {
   }
 
  public:
-  // bytes of dynamic shared memory: `_gradient_bytes` in gtensor/ops/attention/fused.py repeats it
+  // bytes of dynamic shared memory: `gradient_plan` in gtensor/ops/attention/fused.py repeats it
   __device__ void queries(const T *q, const T *k, const T *v, const T *out, const T *g,
                           const float *largest, const float *totals, float *numbers, T *dq,
                           const gt_attention_gradients &space, double scale) const {
