@@ -26,16 +26,6 @@
 // ------------------------------------------------------------------------------------------- walks
 #define GT_CHIP_BLOCK 512  // threads of a block that holds a channel on chip
 
-// Calls visit(W) with the constant W, the elements of a pack: gt_width if rows of `row` elements
-// are made of such packs and the pointers, whose bits are in `address`, are aligned; else 1.
-template <typename T, typename Visit>
-__device__ inline void gt_by_width(gt_index row, size_t address, Visit visit) {
-  if (row % gt_width<T> == 0 && address % 16 == 0)
-    visit(gt_constant<gt_width<T>>());
-  else
-    visit(gt_constant<1>());
-}
-
 // Which part of the work a block does. Kernels that read what an earlier one has read take the
 // parts backwards: they begin with what is still in the L2 cache.
 struct gt_part {

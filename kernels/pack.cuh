@@ -63,6 +63,16 @@ __device__ inline void gt_store(T *to, const gt_pack<T, W> &pack) {
   }
 }
 
+// Calls visit(W) with the constant W, the elements of a pack: gt_width if rows of `row` elements
+// are made of such packs and the pointers, whose bits are in `address`, are aligned; else 1.
+template <typename T, typename Visit>
+__device__ inline void gt_by_width(gt_index row, size_t address, Visit visit) {
+  if (row % gt_width<T> == 0 && address % 16 == 0)
+    visit(gt_constant<gt_width<T>>());
+  else
+    visit(gt_constant<1>());
+}
+
 // W elements that are `step` apart, at once where they lie so; zeros for those from `count` on.
 template <int W, typename T>
 __device__ inline gt_pack<T, W> gt_gather(const T *from, gt_index step, int count) {

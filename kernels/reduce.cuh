@@ -26,6 +26,20 @@ struct gt_max {
   }
 };
 
+// A sum beside which its rounding errors are added up.
+template <typename F>
+struct gt_total {
+  F sum, rest;
+  __device__ gt_total() : sum(0), rest(0) {}
+  __device__ void add(F value) {
+    const F next = sum + value, grown = next - sum;
+    rest += (sum - (next - grown)) + (value - grown);
+    sum = next;
+  }
+  // rest is NaN where the sum is infinite.
+  __device__ F result() const { return rest == rest ? sum + rest : sum; }
+};
+
 // Combines `value` of all threads; every thread gets the result, so every thread must call it.
 template <typename F, typename Combine>
 __device__ inline F gt_block_reduce(F value, F *cells, Combine combine) {

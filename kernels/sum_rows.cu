@@ -12,20 +12,6 @@
 
 #define GT_CHAIN 16
 
-// A sum beside which its rounding errors are added up.
-template <typename F>
-struct gt_total {
-  F sum, rest;
-  __device__ gt_total() : sum(0), rest(0) {}
-  __device__ void add(F value) {
-    const F next = sum + value, grown = next - sum;
-    rest += (sum - (next - grown)) + (value - grown);
-    sum = next;
-  }
-  // rest is NaN where the sum is infinite.
-  __device__ F result() const { return rest == rest ? sum + rest : sum; }
-};
-
 // The sum of `value` over the threads of a column, to those of the first row. Every thread must
 // call it.
 template <typename F>

@@ -88,8 +88,8 @@ def distinct_bytes(arrays: Sequence[Any]) -> int:
 
 def _from_text(launch: Launch, text: str, arrays: Sequence[Any]) -> list[Touched] | None:
     name = re.escape(_base(launch.name))
-    found = re.search(rf"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?{name}\s*\((.*?)\)"
-                      r"\s*\{(.*)", text, re.DOTALL)
+    found = re.search(rf"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*(?://[^\n]*\n\s*)?)?"
+                      rf"{name}\s*\((.*?)\)\s*\{{(.*)", text, re.DOTALL)
     if found is None:
         return None
     parameters, body = _split(found[1]), found[2]

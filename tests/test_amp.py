@@ -219,6 +219,33 @@ def test_training_keeps_float32_weights(device: str, dtype: str) -> None:
         assert not np.array_equal(p.numpy(), p.astype(dtype).astype("float32").numpy())
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_cross_entropy_of_halves_is_that_of_their_cast(
+    reduction: str, dtype: str, device: str
+) -> None:
+    """Equal bits, and two orders of gradients, but no float32 copy is kept of the logits."""
+    rng = np.random.default_rng(0)
+    given = (3 * rng.standard_normal((40, 24))).astype(getattr(gt, dtype))
+    target = gt.asarray(np.where(np.arange(40) == 3, -100, rng.integers(0, 24, 40)), device=device)
+    found = []
+    for cast in (False, True):
+        x = gt.tensor(given, device=device, requires_grad=True)
+        logits = x * 1
+        with gt.autocast("bfloat16"):
+            loss = F.cross_entropy(logits.astype("float32") if cast else logits, target,
+                                   reduction=reduction)
+        assert loss.dtype == gt.float32
+        assert cast or {each.dtype for each in loss._node.saved[:1]} == {x.dtype}
+        (g,) = gt.grad(loss.sum(), x, retain_graph=True)
+        (h,) = gt.grad(loss.sum(), x, create_graph=True)
+        (again,) = gt.grad((h.astype("float32") ** 2).sum(), x)
+        found.append([each.numpy().astype("f") for each in (loss, g, h, again)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 # -- blocks ----------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,9 @@ BLOCK = 256
 SHARED_BYTES = 46 << 10
 """Bytes of dynamic shared memory that every block may have; 2 KiB more are for static arrays."""
 
+MULTIPROCESSORS = 132
+"""Of the GPUs that launches are meant for (H100, H200). On others they are right, too."""
+
 NULL = 0
 """An absent array among the arguments of a raw kernel (CuPy cannot pass None)."""
 
@@ -63,6 +66,8 @@ _NEEDS = r"^// (?:.*\. )?Needs sm_(\d+)\."
 _TYPES = r"^// (?:.*\. )?Types: ([\w, ]+)\."
 _LEAST_ARCHITECTURE = 75  # of CUDA 13
 _LARGEST_GRID = 2**31 - 1
+_WARP = 32
+_PACK = 16  # bytes that a thread loads at once
 _SHARED_MEMORY_OPT_IN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
@@ -210,9 +215,22 @@ def flat_launch(elements: int) -> tuple[tuple[int], tuple[int]]:
     return (min(-(-elements // BLOCK), _LARGEST_GRID),), (BLOCK,)
 
 
-def column_launch(columns: int) -> tuple[tuple[int], tuple[int, int]]:
-    """Grid and block of a kernel that sums over rows: 32 columns per block, 8 threads each."""
-    return (min(-(-columns // 32), _LARGEST_GRID),), (32, 8)
+def packed_launch(
+    rows: int, columns: int, itemsize: int
+) -> tuple[tuple[int], tuple[int, int]]:
+    """Grid and block of a kernel of rows.cuh: threads along a row, rows of a block.
+
+    A row has as few threads as hold it in their registers, so that a block has several rows; but
+    not so many that multiprocessors are left without a block.
+    """
+    width = _PACK // itemsize if columns * itemsize % _PACK == 0 else 1
+    kept = 2 if width in (2, 8) else 4  # `gt_kept` in rows.cuh
+    packs = -(-columns // width)
+    threads = _WARP
+    while threads < BLOCK and packs > kept * threads:
+        threads *= 2
+    each = max(1, min(BLOCK // threads, rows // MULTIPROCESSORS))
+    return (min(-(-rows // each), _LARGEST_GRID),), (threads, each)
 
 
 # ------------------------------------------------------------------------------ elementwise kernels

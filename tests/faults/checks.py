@@ -260,6 +260,19 @@ def large_logits_have_the_gradient_of_small_ones() -> None:
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
 
 
+def a_norm_beside_a_residual_has_both_gradients() -> None:
+    """The gradient of layer_norm(h) + h is the sum of those of layer_norm(h) and of h."""
+    values, weight = np.array([[0.0, 1.0, 3.0]], np.float32), gt.ones(3, requires_grad=True)
+    found = []
+    for residual in (1, 0):
+        x = gt.tensor(values, requires_grad=True)
+        h = x * 1
+        y = gt.nn.functional.layer_norm(h, 3, weight) * gt.tensor(values)
+        (y + h * residual).sum().backward()
+        found.append(x.grad.numpy())
+    np.testing.assert_allclose(found[0], found[1] + 1, rtol=1e-6)
+
+
 def a_huge_gradient_does_not_stop_adam() -> None:
     """The parameter moves in every step after a gradient whose square is infinite."""
     p = gt.tensor([1.0], requires_grad=True)

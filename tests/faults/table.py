@@ -364,6 +364,8 @@ FAULTS = [
     Fault("large logits have accurate gradients",
           plants_numbers.log_of_the_sum_absorbed,
           ByCheck(checks.large_logits_have_the_gradient_of_small_ones)),
+    Fault("a norm adds its gradient to others", plants_numbers.norm_replaces_the_other_gradient,
+          ByCheck(checks.a_norm_beside_a_residual_has_both_gradients)),
     Fault("a huge gradient does not freeze its parameter", plants_numbers.mean_square_overflows,
           ByCheck(checks.a_huge_gradient_does_not_stop_adam)),
     Fault("an error of the cleanup does not hide the first", plants_numbers.clearing_up_raises,

@@ -45,9 +45,9 @@ MLP = Counters(  # 16 launches
         "gt_sgd_momentum<float, float, float, 40, 8>": 1},
     library={"cublasGemmEx": 2, "cublasLtMatmul": 6})
 
-TRANSFORMER = Counters(  # 89 launches
+TRANSFORMER = Counters(  # 87 launches
     kernels={
-        "cupy_add__float32_float32_float32": 9, "cupy_copy__float32_float32": 5,
+        "cupy_add__float32_float32_float32": 8, "cupy_copy__float32_float32": 5,
         "cupy_equal__float32_float_bool": 2, "cupy_exp__float32_float32": 2, "cupy_fill": 3,
         "cupy_multiply__float32_float32_float32": 6, "cupy_multiply__float32_float_float32": 1,
         "cupy_subtract__float32_float32_float32": 3,
@@ -55,8 +55,8 @@ TRANSFORMER = Counters(  # 89 launches
         "cupy_where__bool_float_float32_float32": 3,
         "gt_adam<float, float, float, float, 40, 8>": 1, "gt_dropout": 8, "gt_elementwise": 1,
         "gt_gelu": 1, "gt_gelu_grad": 1, "gt_squared_error_grad": 1,
-        "layer_norm_backward<float>": 1, "layer_norm_backward_weight<float>": 2,
-        "layer_norm_forward<float>": 2, "sum_rows<float>": 2},
+        "layer_norm_backward<float>": 2, "layer_norm_forward<float>": 2,
+        "layer_norm_parameters<float>": 2},
     library={"cub::DeviceReduce": 1, "cub::DeviceSegmentedReduce": 3, "cublasGemmBatchedEx": 7,
              "cublasGemmEx": 6, "cublasLtMatmul": 12},
     copies={"device to device": 4},
@@ -64,9 +64,9 @@ TRANSFORMER = Counters(  # 89 launches
     bytes={"device to device": 4_736, "memset": 12_672})
 
 TABLES = 7  # of addresses in a step of diffusion, at most: an attention has 7 products
-DIFFUSION = Counters(  # 155 launches, and the tables; images, labels, noise levels, noise go up
+DIFFUSION = Counters(  # 153 launches, and the tables; images, labels, noise levels, noise go up
     kernels={
-        "cupy_add__float32_float32_float32": 19, "cupy_add__float32_float_float32": 1,
+        "cupy_add__float32_float32_float32": 17, "cupy_add__float32_float_float32": 1,
         "cupy_add__float_float32_float32": 3, "cupy_copy__float32_float32": 11,
         "cupy_copy__float64_float32": 2, "cupy_cos__float32_float32": 1,
         "cupy_equal__float32_float_bool": 2, "cupy_exp__float32_float32": 3, "cupy_fill": 1,
@@ -91,10 +91,10 @@ DIFFUSION = Counters(  # 155 launches, and the tables; images, labels, noise lev
         "device to device": 49_152, "device to host": 4, "host to device": 50_176,
         "memset": 920_064})
 
-TEXT = Counters(  # 85 launches; the windows go up as bytes; the loss and the norm come down
+TEXT = Counters(  # 83 launches; the windows go up as bytes; the loss and the norm come down
     kernels={
         "cross_entropy_backward<float>": 1, "cross_entropy_few_rows<float>": 1,
-        "cupy_add__float32_float32_float32": 6, "cupy_arange__int_int_int64": 4,
+        "cupy_add__float32_float32_float32": 4, "cupy_arange__int_int_int64": 4,
         "cupy_copy__float32_float32": 2, "cupy_copy__int64_int64": 2, "cupy_copy__uint8_int64": 1,
         "cupy_copy_where__float_bool_float32": 2, "cupy_equal__float32_float_bool": 2,
         "cupy_exp__float32_float32": 2, "cupy_fill": 1, "cupy_greater__int64_int64_bool": 2,
@@ -105,7 +105,7 @@ TEXT = Counters(  # 85 launches; the windows go up as bytes; the loss and the no
         "gt_adam<float, float, float, float, 40, 8>": 1, "gt_norm_squares<float, 40, 8>": 1,
         "gt_rotary": 2, "gt_scale<float, 40, 8>": 1, "gt_swish_gated": 2,
         "gt_swish_gated_grad_gate": 1, "layer_norm_backward<float>": 3,
-        "layer_norm_backward_weight<float>": 3, "layer_norm_forward<float>": 3},
+        "layer_norm_forward<float>": 3, "layer_norm_parameters<float>": 3},
     library={"cub::DeviceSegmentedReduce": 3, "cublasGemmBatchedEx": 7, "cublasGemmEx": 15},
     copies={"device to device": 3, "device to host": 2, "host to device": 1},
     memsets={"memset": 2},
@@ -113,10 +113,10 @@ TEXT = Counters(  # 85 launches; the windows go up as bytes; the loss and the no
     bytes={
         "device to device": 17_408, "device to host": 8, "host to device": 34, "memset": 180_224})
 
-TEXT_SSM = Counters(  # 116 launches; with a state-space model
+TEXT_SSM = Counters(  # 114 launches; with a state-space model
     kernels={
         "cross_entropy_backward<float>": 1, "cross_entropy_few_rows<float>": 1,
-        "cupy_add__float32_float32_float32": 16, "cupy_copy__float32_float32": 2,
+        "cupy_add__float32_float32_float32": 14, "cupy_copy__float32_float32": 2,
         "cupy_copy__int64_int64": 2, "cupy_copy__uint8_int64": 1, "cupy_fill": 1,
         "cupy_multiply__float32_float32_float32": 15, "cupy_negative__float32_float32": 1,
         "cupy_scatter_add": 1, "cupy_subtract__float32_float32_float32": 1, "cupy_take": 1,
@@ -124,7 +124,7 @@ TEXT_SSM = Counters(  # 116 launches; with a state-space model
         "gt_norm_squares<float, 40, 8>": 1, "gt_scale<float, 40, 8>": 1, "gt_sigmoid": 1,
         "gt_sigmoid_grad": 1, "gt_silu": 1, "gt_silu_grad": 1, "gt_swish_gated": 4,
         "gt_swish_gated_grad_gate": 2, "layer_norm_backward<float>": 3,
-        "layer_norm_backward_weight<float>": 3, "layer_norm_forward<float>": 3,
+        "layer_norm_forward<float>": 3, "layer_norm_parameters<float>": 3,
         "linear_scan_backward<float>": 1, "linear_scan_forward<float>": 1, "sum_rows<float>": 5},
     library={"cublasGemmEx": 36, "cublasGemmStridedBatchedEx": 1, "cublasLtMatmul": 2},
     copies={"device to device": 4, "device to host": 2, "host to device": 1},

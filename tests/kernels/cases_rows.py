@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from kernel_cases import Case, assert_close, assert_equal, compute, exact, normal, unwritten
 
-from gtensor.backend.kernels import NULL, column_launch, flat_launch, row_launch
+from gtensor.backend.kernels import NULL
 
-# Blocks are small where rows are: on the host, the time is in the barriers.
+# Rows that are whole packs or not, that fit into their threads' registers or not.
 SHAPES = [(3, 5), (1, 1), (2, 256), (2, 257), (4, 1000), (7, 33), (0, 4)]
 
 
@@ -20,34 +20,35 @@ def _name(kind: str, shape: tuple[int, ...], *more: str) -> str:
     return "-".join([kind, "x".join(map(str, shape)), *more])
 
 
-def _softmax(kind: str, shape: tuple[int, int], block: int = 256, in_place: bool = False) -> Case:
+def _softmax(
+    kind: str, shape: tuple[int, int], block: tuple[int, int] = (32, 2), in_place: bool = False
+) -> Case:
     reference = torch.softmax if kind == "softmax" else torch.log_softmax
 
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         rows, columns = shape
-        grid = row_launch(rows)[0]
+        grid = (min(-(-rows // block[1]), 3),)  # some blocks have several turns
         x = normal(rng, shape, dtype, 3.0)
         leaf = exact(x).requires_grad_()
         wanted = reference(leaf, -1)
         y = x if in_place else unwritten(shape, dtype)
-        executor.raw("softmax.cu", f"{kind}_forward", dtype, grid, (block,), [x, y, rows, columns])
+        executor.raw("softmax.cu", f"{kind}_forward", dtype, grid, block, [x, y, rows, columns])
         assert_close(y, wanted, dtype)
 
         g = normal(rng, shape, dtype)
         wanted.backward(exact(g))
         dx = g if in_place else unwritten(shape, dtype)
-        executor.raw("softmax.cu", f"{kind}_backward", dtype, grid, (block,),
+        executor.raw("softmax.cu", f"{kind}_backward", dtype, grid, block,
                      [g, y, dx, rows, columns, rows])
         # y was rounded; sums over a row of it carry that along.
         assert_close(dx, leaf.grad, dtype, factor=8.0)
         if not in_place:
             twice = unwritten((2, *shape), dtype)  # the second rows of g belong to the same y
-            executor.raw("softmax.cu", f"{kind}_backward", dtype, row_launch(2 * rows)[0], (block,),
+            executor.raw("softmax.cu", f"{kind}_backward", dtype, grid, block,
                          [np.stack([g, -g]), y, twice, 2 * rows, columns, rows])
             assert_equal(twice, exact(np.stack([dx, -dx])))
 
-    more = [f"block{block}"] if block != 256 else []
-    return Case(_name(kind, shape, *more, *(["inplace"] if in_place else [])), check)
+    return Case(_name(kind, shape, *(["inplace"] if in_place else [])), check)
 
 
 def _softmax_special(kind: str) -> Case:
@@ -56,20 +57,20 @@ def _softmax_special(kind: str) -> Case:
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         x = normal(rng, (6, 300), dtype)
         x[0] = -np.inf
-        x[1, 7] = -np.inf
+        x[1, :8] = -np.inf  # the first ones of some threads
         x[2, 299] = np.inf
         x[3, 100] = np.nan
         x[4] *= 200
         y = unwritten(x.shape, dtype)
-        executor.raw("softmax.cu", f"{kind}_forward", dtype, *row_launch(6), [x, y, 6, 300])
+        executor.raw("softmax.cu", f"{kind}_forward", dtype, (6,), (64, 1), [x, y, 6, 300])
         assert_close(y, reference(exact(x), -1), dtype)
 
     return Case(f"{kind}-special", check)
 
 
 def _cross_entropy(
-    shape: tuple[int, int], reduction: str, ignored: str = "some", block: int = 256,
-    shift: float = 0.0,
+    shape: tuple[int, int], reduction: str, ignored: str = "some",
+    block: tuple[int, int] = (32, 2), shift: float = 0.0,
 ) -> Case:
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         rows, classes = shape
@@ -86,29 +87,29 @@ def _cross_entropy(
         wanted = F.cross_entropy(leaf, torch.from_numpy(targets), reduction=reduction)
 
         loss, largest, total = (unwritten(rows, statistics) for _ in range(3))
-        file = "cross_entropy.cu"
-        executor.raw(file, "cross_entropy_forward", dtype, row_launch(rows)[0], (block,),
+        file, grid = "cross_entropy.cu", (min(-(-rows // block[1]), 3),)
+        executor.raw(file, "cross_entropy_forward", dtype, grid, block,
                      [logits, targets, loss, largest, total, rows, classes, -100])
         result: np.ndarray = loss
         count: Any = NULL
         if reduction != "none":
-            result, counted = unwritten((), dtype), unwritten((), statistics)
+            result, counted = unwritten((), statistics), unwritten((), statistics)
             mean = int(reduction == "mean")
             executor.raw(file, "cross_entropy_reduce", dtype, (1,), (256,),
                          [loss, targets, result, counted, rows, -100, mean])
             count = counted if mean else NULL
             again = [unwritten(a.shape, a.dtype) for a in (loss, largest, total, result, counted)]
-            executor.raw(file, "cross_entropy_few_rows", dtype, (1,), (64,),
+            executor.raw(file, "cross_entropy_few_rows", dtype, (1,), (32, 2),
                          [logits, targets, *again, rows, classes, -100, mean])
             assert_equal(again[4], exact(counted))
-            assert_close(again[3], wanted, dtype)
+            assert_close(again[3], wanted, statistics)
             for given, one in zip(again, (loss, largest, total), strict=False):
                 assert_close(given, exact(one), statistics)
-        assert_close(result, wanted, statistics if reduction == "none" else dtype)
+        assert_close(result, wanted, statistics)
 
         g = normal(rng, wanted.shape, dtype)
         wanted.backward(exact(g))
-        executor.raw(file, "cross_entropy_backward", dtype, *flat_launch(rows * classes),
+        executor.raw(file, "cross_entropy_backward", dtype, grid, block,
                      [logits, targets, largest, total, g.astype(statistics), count, logits, rows,
                       classes, -100, int(reduction == "none")])  # over the logits
         if ignored == "all":
@@ -119,24 +120,33 @@ def _cross_entropy(
     return Case(_name("cross_entropy", shape, reduction, f"ignore-{ignored}", *more), check)
 
 
-def _cross_entropy_bad_target(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
-    """A target outside the classes gives NaN in its row alone, and reads nothing outside."""
-    logits, targets = normal(rng, (3, 4), dtype), np.array([1, 4, -3])
-    statistics = compute(dtype)
-    loss, largest, total = (unwritten(3, statistics) for _ in range(3))
-    executor.raw("cross_entropy.cu", "cross_entropy_forward", dtype, *row_launch(3),
-                 [logits, targets, loss, largest, total, 3, 4, -100])
-    assert np.isnan(loss).tolist() == [False, True, True]
-    g, dlogits = normal(rng, 3, statistics), unwritten((3, 4), dtype)
-    executor.raw("cross_entropy.cu", "cross_entropy_backward", dtype, *flat_launch(12),
-                 [logits, targets, largest, total, g, NULL, dlogits, 3, 4, -100, 1])
-    assert np.isnan(dlogits.astype(np.float64)).all(axis=1).tolist() == [False, True, True]
-    assert np.isfinite(dlogits[0].astype(np.float64)).all()
+def _cross_entropy_special(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
+    """A target outside the classes gives NaN in its row alone, and reads nothing outside.
+
+    Logits of -infinity are probabilities of 0: where a thread's first ones are, where all of a
+    thread's are, and where all of a row's are, which is NaN.
+    """
+    logits, targets = normal(rng, (6, 300), dtype), np.array([1, 300, -3, 5, 6, 7])
+    logits[3, :4], logits[4, 8:], logits[5] = -np.inf, -np.inf, -np.inf
+    statistics, launch = compute(dtype), ((2,), (64, 2))
+    loss, largest, total = (unwritten(6, statistics) for _ in range(3))
+    executor.raw("cross_entropy.cu", "cross_entropy_forward", dtype, *launch,
+                 [logits, targets, loss, largest, total, 6, 300, -100])
+    assert np.isnan(loss).tolist() == [False, True, True, False, False, True]
+    inside = torch.from_numpy(targets[[0, 3, 4]])
+    wanted = F.cross_entropy(exact(logits[[0, 3, 4]]), inside, reduction="none")
+    assert_close(loss[[0, 3, 4]], wanted, statistics)
+    g, dlogits = normal(rng, 6, statistics), unwritten((6, 300), dtype)
+    executor.raw("cross_entropy.cu", "cross_entropy_backward", dtype, *launch,
+                 [logits, targets, largest, total, g, NULL, dlogits, 6, 300, -100, 1])
+    assert np.isnan(dlogits.astype(np.float64)).all(axis=1).tolist() == [
+        False, True, True, False, False, True]
+    assert np.isfinite(dlogits[[0, 3, 4]].astype(np.float64)).all()
 
 
 def _layer_norm(
-    shape: tuple[int, int], affine: bool = True, in_place: bool = False, block: int = 64,
-    centred: bool = True,
+    shape: tuple[int, int], affine: bool = True, in_place: bool = False,
+    block: tuple[int, int] = (32, 2), centred: bool = True, on_chip: bool = True,
 ) -> Case:
     """Without centring it is RMS norm: the kernels are given no mean."""
 
@@ -156,7 +166,8 @@ def _layer_norm(
             wanted = wanted if leaves[1] is None else wanted + leaves[1]
         y, rstd = unwritten(shape, dtype), unwritten(rows, statistics)
         mean: Any = unwritten(rows, statistics) if centred else NULL
-        executor.raw(file, "layer_norm_forward", dtype, row_launch(rows)[0], (block,),
+        grid = (min(-(-rows // block[1]), 3),)  # some blocks have several turns
+        executor.raw(file, "layer_norm_forward", dtype, grid, block,
                      [x, weight, bias, y, mean, rstd, rows, columns, 1e-5])
         assert_close(y, wanted, dtype, factor=4.0)
         if centred:
@@ -164,27 +175,39 @@ def _layer_norm(
 
         g = normal(rng, shape, dtype)
         wanted.backward(exact(g))
-        if affine:
-            dweight, dbias = normal(rng, columns, dtype), unwritten(columns, dtype)
-            before = exact(dweight)
-            launch = column_launch(columns)
-            executor.raw(file, "layer_norm_backward_weight", dtype, *launch,
-                         [g, x, mean, rstd, dweight, NULL, rows, columns, 1])
-            executor.raw(file, "layer_norm_backward_weight", dtype, *launch,
-                         [g, x, mean, rstd, NULL, dbias, rows, columns, 0])
-            assert_close(dweight, before + leaves[0].grad, dtype, factor=4.0)
-            assert_close(dbias, leaves[1].grad, dtype, factor=4.0)
-        dx = g if in_place else unwritten(shape, dtype)
-        executor.raw(file, "layer_norm_backward", dtype, row_launch(rows)[0], (block,),
-                     [g, x, weight, mean, rstd, dx, rows, columns, rows])
+        plain = [weight, mean, rstd]
+        dx = unwritten(shape, dtype)
+        executor.raw(file, "layer_norm_backward", dtype, grid, block,
+                     [g, x, *plain, dx, NULL, rows, columns, rows, 0, 0])
         assert_close(dx, leaf.grad, dtype, factor=8.0)
-        if not in_place:
-            twice = unwritten((2, *shape), dtype)  # the second rows of g belong to the same x
-            executor.raw(file, "layer_norm_backward", dtype, row_launch(2 * rows)[0], (block,),
-                         [np.stack([g, -g]), x, weight, mean, rstd, twice, 2 * rows, columns, rows])
-            assert_equal(twice, exact(np.stack([dx, -dx])))
+        twice = unwritten((2, *shape), dtype)  # the second rows of g belong to the same x
+        executor.raw(file, "layer_norm_backward", dtype, grid, block,
+                     [np.stack([g, -g]), x, *plain, twice, NULL, 2 * rows, columns, rows, 0, 0])
+        assert_equal(twice, exact(np.stack([dx, -dx])))
+        more = np.array(dx)
+        executor.raw(file, "layer_norm_backward", dtype, grid, block,
+                     [g, x, *plain, more, NULL, rows, columns, rows, 0, 1])
+        assert_close(more, 2 * exact(dx), dtype)
+        if not affine:
+            return
+        blocks, numbers = max(1, *grid), 2 if on_chip else 4
+        partials = unwritten((blocks, numbers, columns), statistics)
+        again: Any = g if in_place else NULL
+        chip = 4 * columns * statistics.itemsize if on_chip else 0
+        executor.raw(file, "layer_norm_backward", dtype, (blocks,), block,
+                     [g, x, *plain, again, partials, rows, columns, rows, int(on_chip), 0],
+                     chip)
+        if in_place:
+            assert_equal(g, exact(dx))
+        dweight, dbias = unwritten(columns, dtype), unwritten(columns, dtype)
+        for outputs in ([dweight, NULL], [NULL, dbias]):
+            executor.raw(file, "layer_norm_parameters", dtype, (-(-columns // 32), 2), (32, 8),
+                         [partials, *outputs, blocks, columns, numbers])
+        assert_close(dweight, leaves[0].grad, dtype, factor=4.0)
+        assert_close(dbias, leaves[1].grad, dtype, factor=4.0)
 
-    more = ["affine" if affine else "plain", *(["inplace"] if in_place else [])]
+    more = ["affine" if affine else "plain", *(["inplace"] if in_place else []),
+            *([] if on_chip else ["offchip"])]
     return Case(_name("layer_norm" if centred else "rms_norm", shape, *more), check)
 
 
@@ -204,9 +227,9 @@ def _sum_rows(shape: tuple[int, int], width: int, parts: int = 1, block: int = 6
 
 
 CASES = [
-    *(_softmax(kind, shape, 256 if shape[1] > 256 else 32)
+    *(_softmax(kind, shape, (64, 2) if shape[1] > 256 else (32, 2))
       for kind in ("softmax", "log_softmax") for shape in SHAPES),
-    *(_softmax(kind, (3, 37), 13, in_place=True) for kind in ("softmax", "log_softmax")),
+    *(_softmax(kind, (3, 600), in_place=True) for kind in ("softmax", "log_softmax")),
     _softmax_special("softmax"), _softmax_special("log_softmax"),
     _sum_rows((5, 3), 4), _sum_rows((40, 33), 32, block=256), _sum_rows((1, 1), 1, block=32),
     _sum_rows((0, 3), 4), _sum_rows((300, 7), 8, parts=3), _sum_rows((37, 70), 32, parts=5),
@@ -214,11 +237,13 @@ CASES = [
     _cross_entropy((5, 10), "mean"), _cross_entropy((3, 300), "sum"),
     _cross_entropy((4, 7), "none"), _cross_entropy((1, 1), "mean"),
     _cross_entropy((3, 4), "mean", ignored="all"), _cross_entropy((0, 3), "sum"),
-    _cross_entropy((300, 2), "mean", block=3),
-    _cross_entropy((5, 10), "mean", shift=1e7),
-    Case("cross_entropy-bad-target", _cross_entropy_bad_target),
-    _layer_norm((4, 10)), _layer_norm((3, 300), in_place=True, block=256),
+    _cross_entropy((300, 2), "mean"), _cross_entropy((3, 600), "sum", block=(64, 1)),
+    _cross_entropy((5, 10), "mean", shift=1e7), _cross_entropy((9, 16), "none"),
+    Case("cross_entropy-special", _cross_entropy_special),
+    _layer_norm((4, 10)), _layer_norm((3, 300), in_place=True, block=(64, 2)),
     _layer_norm((2, 7), affine=False), _layer_norm((19, 65), in_place=True), _layer_norm((0, 5)),
+    _layer_norm((9, 64), in_place=True), _layer_norm((5, 40), on_chip=False),
+    _layer_norm((3, 600), in_place=True),  # a row longer than its registers, in packs
     _layer_norm((4, 10), centred=False), _layer_norm((19, 65), in_place=True, centred=False),
-    _layer_norm((3, 300), affine=False, block=256, centred=False),
+    _layer_norm((3, 300), affine=False, block=(32, 1), centred=False),
 ]

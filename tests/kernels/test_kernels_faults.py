@@ -35,34 +35,79 @@ ROWS, COLUMNS = 3, 37
 
 
 def _softmax(machine: HostMachine) -> None:
+    """Two blocks of two warps, each a row: the last one has none."""
     rng = np.random.default_rng(5)
     x = rng.standard_normal((ROWS, COLUMNS)).astype(np.float32)
     y = np.full_like(x, 77)
-    launch_all_schedules(machine, "softmax_forward<float>", (ROWS,), (16,), [x, y, ROWS, COLUMNS])
+    launch_all_schedules(machine, "softmax_forward<float>", (2,), (32, 2), [x, y, ROWS, COLUMNS])
     exponentials = np.exp(x.astype(np.float64))
     wanted = exponentials / exponentials.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(y, wanted, rtol=1e-5)
 
 
-def _weight_gradient(machine: HostMachine) -> None:
+def _long_rows(machine: HostMachine) -> None:
+    """Rows of two warps, of packs, and of more packs than a thread keeps; some are -infinity."""
+    x = np.random.default_rng(5).standard_normal((3, 1200)).astype(np.float32)
+    x[0, :300] = -np.inf  # all that some threads keep at first
+    x[1, 300:] += 50  # what is larger comes later
+    y = np.full_like(x, 77)
+    launch_all_schedules(machine, "softmax_forward<float>", (1,), (64, 2), [x, y, 3, 1200])
+    exponentials = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(y, exponentials / exponentials.sum(1, keepdims=True), rtol=1e-5)
+
+
+def _normalized(machine: HostMachine) -> None:
+    """Backward over g, with the sums for the parameters: two blocks, two rows of two warps each."""
     rng = np.random.default_rng(6)
-    g, x = rng.standard_normal((2, 20, 40)).astype(np.float32)
+    g, x = rng.standard_normal((2, 5, 72)).astype(np.float32)
     mean, rstd = x.mean(axis=1), 1 / x.std(axis=1)
+    partials = np.full((2, 2, 72), 77, np.float32)
+    xhat = (x - mean[:, None]) * rstd[:, None]
+    wanted = (g * xhat).sum(0), g.sum(0)
+    level, slope = g.mean(1, keepdims=True), (g * xhat).mean(1, keepdims=True)
+    dx = (g - level - xhat * slope) * rstd[:, None]
+    launch_all_schedules(machine, "layer_norm_backward<float>", (2,), (64, 2), [
+        g, x, 0, mean, rstd, g, partials, 5, 72, 5, 1, 0], 4 * 72 * 4)
+    np.testing.assert_allclose(g, dx, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(partials.sum(0), wanted, rtol=1e-4, atol=1e-5)
+
+
+def _parameters(machine: HostMachine) -> None:
+    partials = np.random.default_rng(6).standard_normal((20, 2, 40)).astype(np.float32)
     dweight, dbias = np.full((2, 40), 77, np.float32)
-    launch_all_schedules(machine, "layer_norm_backward_weight<float>", (1,), (32, 8),
-                         [g, x, mean, rstd, dweight, dbias, 20, 40, 0])
-    np.testing.assert_allclose(dweight, (g * (x - mean[:, None]) * rstd[:, None]).sum(0), rtol=1e-4)
-    np.testing.assert_allclose(dbias, g.sum(axis=0), rtol=1e-4, atol=1e-5)
+    launch_all_schedules(machine, "layer_norm_parameters<float>", (2, 2), (32, 8),
+                         [partials, dweight, dbias, 20, 40, 2])
+    np.testing.assert_allclose([dweight, dbias], partials.sum(0), rtol=1e-4, atol=1e-5)
+
+
+def _statistics(machine: HostMachine) -> None:
+    x = np.random.default_rng(6).standard_normal((3, 2, 15)).astype(np.float32)
+    mean, var = np.full((2, 2), 77, np.float32)
+    launch_all_schedules(machine, "batch_norm_statistics<float>", (2,), (16,),
+                         [x, mean, var, 3, 2, 15])
+    np.testing.assert_allclose([mean, var], [x.mean((0, 2)), x.var((0, 2))], rtol=1e-4, atol=1e-6)
 
 
 def _few_rows(machine: HostMachine) -> None:
     rng = np.random.default_rng(7)
     x, targets = rng.standard_normal((20, 5)).astype(np.float32), rng.integers(0, 5, 20)
     loss, largest, total, out, count = (np.full(n, 77, np.float32) for n in (20, 20, 20, 1, 1))
-    launch_all_schedules(machine, "cross_entropy_few_rows<float>", (1,), (64,), [
+    launch_all_schedules(machine, "cross_entropy_few_rows<float>", (1,), (32, 2), [
         x, targets, loss, largest, total, out, count, 20, 5, -100, 1])
     wanted = np.log(np.exp(x).sum(1)) - x[np.arange(20), targets]
     np.testing.assert_allclose(out, wanted.mean(), rtol=1e-5)
+
+
+def _logit_gradient(machine: HostMachine) -> None:
+    """Over the logits; a row is ignored."""
+    x = np.random.default_rng(7).standard_normal((5, 72)).astype(np.float32)
+    targets, largest = np.array([0, 71, -100, 5, 6]), x.max(1)
+    total, g = np.exp(x - largest[:, None]).sum(1), np.ones(5, np.float32)
+    wanted = np.exp(x - largest[:, None]) / total[:, None] - np.eye(72)[targets % 72]
+    wanted[2] = 0
+    launch_all_schedules(machine, "cross_entropy_backward<float>", (2,), (32, 2), [
+        x, targets, largest, total, g, 0, x, 5, 72, -100, 1])
+    np.testing.assert_allclose(x, wanted, rtol=1e-5, atol=1e-6)
 
 
 def _sum_rows(machine: HostMachine) -> None:
@@ -145,47 +190,80 @@ def _replaced(file: str, old: str, new: str, which: int = 0) -> str:
 
 SOFTMAX, LAYER_NORM, MATMUL = "softmax.cu", "layer_norm.cu", "matmul_into.cu"
 CROSS_ENTROPY, SUM_ROWS, SCAN = "cross_entropy.cu", "sum_rows.cu", "linear_scan.cu"
-LSTM = "lstm_cell.cu"
+LSTM, BATCH_NORM = "lstm_cell.cu", "batch_norm.cu"
 BARRIER = "__syncthreads();"
 Run = Callable[[HostMachine], None]
 
 FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
-    "read one past the row": (SOFTMAX, _replaced(SOFTMAX, "column < columns", "column <= columns"),
-                              "softmax_forward", _softmax, "heap-buffer-overflow"),
-    "write one past the row": (SOFTMAX, _replaced(SOFTMAX, "y[at] =", "y[at + 1] ="),
+    "read one past the row": (
+        SOFTMAX, _replaced(SOFTMAX, "place(first, k) < columns", "place(first, k) <= columns", 1),
+        "softmax_forward", _softmax, "heap-buffer-overflow"),
+    "write one past the row": (SOFTMAX, _replaced(SOFTMAX, "y + row *", "y + 1 + row *"),
                                "softmax_forward", _softmax, "heap-buffer-overflow"),
-    "write one before the array": (SOFTMAX, _replaced(SOFTMAX, "y[at] =", "y[at - 1] ="),
+    "write one before the array": (SOFTMAX, _replaced(SOFTMAX, "y + row *", "y - 1 + row *"),
                                    "softmax_forward", _softmax, "heap-buffer-overflow"),
-    "past the end of a shared array": (SOFTMAX, _replaced(SOFTMAX, "cells[GT_BLOCK]", "cells[15]"),
-                                       "softmax_forward", _softmax,
-                                       "insufficient space|global-buffer-overflow"),
+    "a row that does not exist": (SOFTMAX, _replaced(SOFTMAX, "columns, row < rows)",
+                                                     "columns, true)"),
+                                  "softmax_forward", _softmax, "heap-buffer-overflow"),
+    "past the end of a shared array": (
+        BATCH_NORM, _replaced(BATCH_NORM, "cells[GT_BLOCK]", "cells[15]"), "batch_norm_statistics",
+        _statistics, "insufficient space|global-buffer-overflow"),
     "past the end of a shared row": (
-        LAYER_NORM, _replaced(LAYER_NORM, "bias_cells[8][33]", "bias_cells[8][31]"),
-        "layer_norm_backward_weight", _weight_gradient, "out of bounds"),
+        LAYER_NORM, _replaced(LAYER_NORM, "cells[8][33]", "cells[8][31]"),
+        "layer_norm_parameters", _parameters, "out of bounds"),
     "index arithmetic in 32 bits": (
-        SOFTMAX,
-        _replaced(SOFTMAX, "const gt_index at = row * columns + column;",
-                  "const gt_index at = int(row) * 2147483647 * int(columns) + int(column);"),
+        SOFTMAX, _replaced(SOFTMAX, "y + row * columns + column",
+                           "y + int(row) * 2147483647 * int(columns) + int(column)"),
         "softmax_forward", _softmax, "signed integer overflow",
     ),
-    "misaligned vector load": (
-        SOFTMAX,
-        _replaced(SOFTMAX, "y[at] = gt_down<T>(exp(gt_up(x[at]) - maximum) / sum);",
-                  "y[at] = gt_down<T>(exp(reinterpret_cast<const float4 *>(x + at)->x - maximum)"
-                  " / sum);"),
-        "softmax_forward", _softmax, "misaligned address",
-    ),
-    "no barrier after the cells are written": (SOFTMAX, _replaced(SOFTMAX, BARRIER, "", 0),
-                                               "softmax_forward", _softmax, AssertionError),
-    "no barrier inside the tree": (SOFTMAX, _replaced(SOFTMAX, BARRIER, "", 1), "softmax_forward",
-                                   _softmax, AssertionError),
-    "no barrier before the cells are reused": (SOFTMAX, _replaced(SOFTMAX, BARRIER, "", 2),
-                                               "softmax_forward", _softmax, AssertionError),
-    "no barrier between lanes": (LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", -2),
-                                 "layer_norm_backward_weight", _weight_gradient, AssertionError),
-    "no barrier between column groups": (LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", -1),
-                                         "layer_norm_backward_weight", _weight_gradient,
-                                         AssertionError),
+    "packs of rows that begin anywhere": (
+        SOFTMAX, _replaced(SOFTMAX, "row % gt_width<T> == 0 && ", "row > 0 && "),
+        "softmax_forward", _softmax, "misaligned address"),
+    "no barrier after the cells are written": (SOFTMAX, _replaced(SOFTMAX, BARRIER, "", -2),
+                                               "softmax_forward", _long_rows, AssertionError),
+    **{f"no barrier {place}": (
+        BATCH_NORM, _replaced(BATCH_NORM, BARRIER, "", which), "batch_norm_statistics", _statistics,
+        AssertionError) for which, place in enumerate((
+            "before the tree", "inside the tree", "before the tree's cells are reused"))},
+    "cells of another row": (
+        SOFTMAX, _replaced(SOFTMAX, "cells + threadIdx.y * warps", "cells"), "softmax_forward",
+        _long_rows, AssertionError),
+    "a sum that a larger logit does not rescale": (
+        SOFTMAX, _replaced(SOFTMAX, "if (now != largest) total *=", "if (false) total *="),
+        "softmax_forward", _long_rows, AssertionError),
+    "a difference of infinities": (
+        SOFTMAX, _replaced(SOFTMAX, "now == -gt_infinity<F>() ? F(0) : now", "now"),
+        "softmax_forward", _long_rows, AssertionError),
+    "a long row of which the first part stays": (
+        SOFTMAX, _replaced(SOFTMAX, "if (!whole) load(first);", ""), "softmax_forward",
+        _long_rows, AssertionError),
+    "no barrier before dx is written": (
+        LAYER_NORM, _replaced(LAYER_NORM, f"{BARRIER}  // dx may", "// "), "layer_norm_backward",
+        _normalized, AssertionError),
+    "sums of rows of other blocks": (
+        LAYER_NORM, _replaced(LAYER_NORM, "at < first + blockDim.y", "at < first + 2 * blockDim.y"),
+        "layer_norm_backward", _normalized, AssertionError),
+    "sums of a row behind the last": (
+        LAYER_NORM, _replaced(LAYER_NORM, "at < rows && at", "at"), "layer_norm_backward",
+        _normalized, "heap-buffer-overflow"),
+    "sums that are not cleared": (
+        LAYER_NORM, _replaced(LAYER_NORM, "if (partials) sums.clear();", ""),
+        "layer_norm_backward", _normalized, AssertionError),
+    "the sums of all blocks in one place": (
+        LAYER_NORM, _replaced(LAYER_NORM, "partials + blockIdx.x *", "partials + 0 *"),
+        "layer_norm_backward", _normalized, AssertionError),
+    "no barrier between lanes": (LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", -1),
+                                 "layer_norm_parameters", _parameters, AssertionError),
+    "parts of which one is left out": (
+        LAYER_NORM, _replaced(LAYER_NORM, "part < parts", "part + 1 < parts"),
+        "layer_norm_parameters", _parameters, AssertionError),
+    "the next class is the target": (
+        CROSS_ENTROPY, _replaced(CROSS_ENTROPY, "w == hit", "w == hit + 1"),
+        "cross_entropy_backward", _logit_gradient, AssertionError),
+    "a gradient of an ignored row": (
+        CROSS_ENTROPY, _replaced(CROSS_ENTROPY, "const bool ignored = target == ignore_index",
+                                 "const bool ignored = target == ignore_index + 1"),
+        "cross_entropy_backward", _logit_gradient, AssertionError),
     "no barrier before the losses are read": (
         CROSS_ENTROPY, _replaced(CROSS_ENTROPY, f"{BARRIER}  // the losses are read", "// "),
         "cross_entropy_few_rows", _few_rows, AssertionError),
@@ -213,13 +291,13 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
     "a state behind the sequence": (
         LSTM, _replaced(LSTM, "return step + 1 - reverse;", "return step + 3 - reverse;"),
         "lstm_cell_forward", _lstm_cell, "heap-buffer-overflow"),
-    "divergent barrier": (SOFTMAX,
-                          _replaced(SOFTMAX, BARRIER, "if (thread != 3) __syncthreads();", 0),
-                          "softmax_forward", _softmax, "divergent barrier"),
+    "divergent barrier": (
+        SOFTMAX, _replaced(SOFTMAX, BARRIER, "if (threadIdx.x != 3) __syncthreads();", -2),
+        "softmax_forward", _long_rows, "divergent barrier"),
     "barrier not reached by all": (
-        SOFTMAX,
-        _replaced(SOFTMAX, "F maximum, sum;", "F maximum, sum; if (threadIdx.x > 9) return;"),
-        "softmax_forward", _softmax, "divergent barrier: .* have ended"),
+        SOFTMAX, _replaced(SOFTMAX, "found.combine(cells);",
+                           "if (threadIdx.x > 31) return; found.combine(cells);"),
+        "softmax_forward", _long_rows, "divergent barrier: .* have ended"),
     "no barrier before the tiles are multiplied": (
         MATMUL, _replaced(MATMUL, BARRIER, "", 1), "matmul_into_small", _product, AssertionError),
     "no barrier after the corner is written": (
@@ -259,18 +337,31 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
     "no barrier before the numbers are read": (
         UPDATE, _replaced(UPDATE, BARRIER, "", -1), "gt_0::gt_case", _update, AssertionError),
     "a result that is 0.05 % wrong": (
-        SOFTMAX, _replaced(SOFTMAX, "- maximum) / sum)", "- maximum) / sum * F(1.0005))"),
+        SOFTMAX, _replaced(SOFTMAX, "exp(below) / total;", "exp(below) / total * F(1.0005);"),
         "softmax_forward", _softmax, AssertionError),
-    "a skipped element": (SOFTMAX, _replaced(SOFTMAX, "y[at] =", "if (column != 36) y[at] ="),
-                          "softmax_forward", _softmax, AssertionError),
+    "a skipped element": (
+        SOFTMAX, _replaced(SOFTMAX, "gt_store(y + row", "if (column != 36) gt_store(y + row"),
+        "softmax_forward", _softmax, AssertionError),
 }
 
 
-MISSING_BARRIERS = [name for name in FAULTS if name.startswith("no barrier")]
+RACES: dict[str, tuple[str, str, str, Run, Any]] = {
+    "no barrier before the cells are reused": (SOFTMAX, _replaced(SOFTMAX, BARRIER, "", -1),
+                                               "softmax_forward", _long_rows, None),
+}
+"""Fibers stop at the shuffles in between, so their order shows nothing; ThreadSanitizer sees it."""
+MISSING_BARRIERS = [*RACES, *[name for name in FAULTS if name.startswith("no barrier")]]
 UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
     "softmax": (SOFTMAX, kernels.source(SOFTMAX), "softmax_forward", _softmax, None),
-    "layer norm": (LAYER_NORM, kernels.source(LAYER_NORM), "layer_norm_backward_weight",
-                   _weight_gradient, None),
+    "long rows": (SOFTMAX, kernels.source(SOFTMAX), "softmax_forward", _long_rows, None),
+    "layer norm": (LAYER_NORM, kernels.source(LAYER_NORM), "layer_norm_backward", _normalized,
+                   None),
+    "statistics": (BATCH_NORM, kernels.source(BATCH_NORM), "batch_norm_statistics", _statistics,
+                   None),
+    "parameters": (LAYER_NORM, kernels.source(LAYER_NORM), "layer_norm_parameters", _parameters,
+                   None),
+    "logits": (CROSS_ENTROPY, kernels.source(CROSS_ENTROPY), "cross_entropy_backward",
+               _logit_gradient, None),
     "cross entropy": (CROSS_ENTROPY, kernels.source(CROSS_ENTROPY), "cross_entropy_few_rows",
                       _few_rows, None),
     "linear scan": (SCAN, kernels.source(SCAN), "linear_scan_forward", _linear_scan, None),
@@ -285,8 +376,8 @@ Machines = Callable[[str, Build], HostMachine]
 @pytest.fixture(scope="module")
 def machines(toolchain: Toolchain) -> Iterator[Machines]:
     """The machine of a fault, or of an unbroken kernel, in a build; all are made at once."""
-    texts = FAULTS | UNBROKEN
-    keys = [(name, FIBERS) for name in texts]
+    texts = FAULTS | RACES | UNBROKEN
+    keys = [(name, FIBERS) for name in (*FAULTS, *UNBROKEN)]
     keys += [(name, THREADS) for name in (*MISSING_BARRIERS, *UNBROKEN)]
     for build in (FIBERS, THREADS):
         toolchain.machine(build)
@@ -317,7 +408,7 @@ def test_fault_is_caught(name: str, machines: Machines) -> None:
 
 @pytest.mark.parametrize("name", MISSING_BARRIERS)
 def test_a_missing_barrier_is_a_race(name: str, machines: Machines) -> None:
-    *_, run, _ = FAULTS[name]
+    *_, run, _ = (FAULTS | RACES)[name]
     with pytest.raises(KernelFault, match=r"ThreadSanitizer: data race(.|\n)*gt_copy_[01]::"):
         run(machines(name, THREADS))
 

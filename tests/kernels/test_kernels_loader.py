@@ -98,7 +98,10 @@ def test_launch_sizes() -> None:
     assert kernels.row_launch(7) == ((7,), (256,))
     assert kernels.flat_launch(257) == ((2,), (256,))
     assert kernels.flat_launch(0) == ((0,), (256,))
-    assert kernels.column_launch(33) == ((2,), (32, 8))
+    assert kernels.packed_launch(8192, 768, 4) == ((2048,), (64, 4))
+    assert kernels.packed_launch(8192, 767, 2) == ((8192,), (256, 1))  # no whole packs
+    assert kernels.packed_launch(300, 128, 4) == ((150,), (32, 2))  # blocks for all
+    assert kernels.packed_launch(0, 5, 4) == ((0,), (32, 1))
     largest = 2**31 - 1
     assert kernels.row_launch(2**40)[0] == kernels.flat_launch(2**50)[0] == (largest,)
 

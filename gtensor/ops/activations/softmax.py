@@ -9,7 +9,7 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import Raw, raw, row_launch
+from gtensor.backend.kernels import Raw, packed_launch, raw
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, alike, normal
@@ -165,7 +165,7 @@ def _rows_path(kernel: Raw) -> Path:
         result: CudaArray = out if direct else xp.empty(shape, x.dtype)
         columns = shape[-1]
         rows = x.size // columns if columns else 0
-        grid, block = row_launch(rows)
+        grid, block = packed_launch(rows, columns, x.itemsize)
         shared = [a.size // columns for a in inputs[1:]] if columns else []
         kernel[x.dtype](grid, block, (*inputs, result, rows, columns, *shared))
         if direct:

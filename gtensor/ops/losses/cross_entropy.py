@@ -13,14 +13,17 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import BLOCK, NULL, elementwise, flat_launch, raw, row_launch
+from gtensor.backend.kernels import BLOCK, NULL, elementwise, packed_launch, raw, row_launch
+from gtensor.engine.bind import FLOAT32
+from gtensor.engine.context import current_casts
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal, positive
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
 from gtensor.ops.arrange.shape import from_end, resized
-from gtensor.ops.build.arguments import autocast, same_dtype
+from gtensor.ops.build.arguments import autocast, of_half, same_dtype
+from gtensor.ops.build.batching import in_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
 from gtensor.ops.build.flops import of_input
 from gtensor.ops.build.path_builders import placed, settled
@@ -326,7 +329,7 @@ def _row_losses(
 
 def _cross_entropy_cpu(
     logits: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int,
-    label_smoothing: float, out: Array | None = None,
+    label_smoothing: float, dtype: np.dtype | None = None, out: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     rows = classes_last(logits)
     work = computed_in(logits.dtype)
@@ -353,7 +356,7 @@ def _cross_entropy_cpu(
         if reduction == "mean":
             loss = loss / work.type(mass or np.nan)
     if out is None:
-        out = np.asarray(loss, logits.dtype)
+        out = np.asarray(loss, dtype or logits.dtype)
     else:
         out[...] = loss
     return out, np.asarray(largest), np.asarray(total), np.asarray(mass, work)
@@ -375,7 +378,7 @@ def _row_gradients(
 def _cross_entropy_grad_cpu(
     g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array,
     count: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
-    out: Array | None = None,
+    dtype: np.dtype | None = None, out: Array | None = None,
 ) -> Array:
     if out is None:
         out = host().empty(logits.shape, logits.dtype, "cross_entropy_grad")
@@ -438,23 +441,23 @@ def _few(rows: int, classes: int) -> bool:
 
 def _cross_entropy_gpu(
     logits: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int,
-    label_smoothing: float, out: Array | None = None,
+    label_smoothing: float, dtype: np.dtype | None = None, out: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
     classes, work = rows.shape[-1], computed_in(logits.dtype)
     loss = xp.empty(target.shape, work)
     largest, total = two(xp.empty((2, *target.shape), work))
-    result, count = xp.empty((), logits.dtype), xp.empty((), work)
+    result, count = xp.empty((), work), xp.empty((), work)
     mean = int(reduction == "mean" and weight is None)
     plain = weight is None and not label_smoothing
     heavy = None
     if plain and _few(n, classes):
-        _FEW_ROWS[logits.dtype](*row_launch(1), (
+        _FEW_ROWS[logits.dtype]((1,), (32, BLOCK // 32), (
             rows, targets, loss, largest, total, result, count, n, classes, ignore_index, mean))
     else:
-        _FORWARD[logits.dtype](
-            *row_launch(n), (rows, targets, loss, largest, total, n, classes, ignore_index))
+        _FORWARD[logits.dtype](*packed_launch(n, classes, logits.itemsize), (
+            rows, targets, loss, largest, total, n, classes, ignore_index))
         if not plain:
             counts = targets != ignore_index
         if weight is not None:
@@ -470,23 +473,22 @@ def _cross_entropy_gpu(
             *row_launch(1), (loss, targets, result, count, n, ignore_index, mean))
     if heavy is not None:
         count = heavy.sum()
-        result = (_MEAN(loss.sum(), count) if reduction == "mean" else loss.sum()).astype(
-            logits.dtype, copy=False)
+        result = _MEAN(loss.sum(), count) if reduction == "mean" else loss.sum()
     if reduction == "none":
-        result = loss.astype(logits.dtype, copy=False)
+        result = loss
+    result = result.astype(dtype or logits.dtype, copy=False)
     return settled(result, out), largest, total, count
 
 
 def _cross_entropy_grad_gpu(
     g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array,
     count: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
-    out: Array | None = None,
+    dtype: np.dtype | None = None, out: Array | None = None,
 ) -> Array:
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
     classes, work = rows.shape[-1], computed_in(logits.dtype)
     result = xp.empty(rows.shape, logits.dtype)
-    grid, block = flat_launch(rows.size)
     g = xp.ascontiguousarray(g, dtype=work)  # a share of it may be no half number
     arrived = g
     divisor, each = count if reduction == "mean" else NULL, int(reduction == "none")
@@ -497,7 +499,7 @@ def _cross_entropy_grad_gpu(
         share = _share(xp, g, count, counts, reduction)
         arrived = xp.ascontiguousarray(share * weight[targets * counts], dtype=work)
         divisor, each = NULL, 1
-    _BACKWARD[logits.dtype](grid, block, (
+    _BACKWARD[logits.dtype](*packed_launch(n, classes, logits.itemsize), (
         rows, targets, largest, total, arrived, divisor, result, n, classes, ignore_index, each))
     if label_smoothing:
         share = _share(xp, g, count, counts, reduction)[..., None]
@@ -533,15 +535,17 @@ def _targets(
 def _cross_entropy_grad(
     g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array,
     count: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
+    dtype: np.dtype | None = None,
 ) -> Array | Tensor:
     ns = recorded
+    given, logits = logits, in_dtype(ns, logits, dtype or logits.dtype)
     share: Any = g
     if reduction == "mean":
         share = _share_of_mean(ns, g, logits, target, count, ignore_index)
     elif reduction == "none":
         share = ns.reshape(share, shape=resized(logits.shape, _classes(logits), 1))
     q = _targets(ns, logits, target, ignore_index, label_smoothing, weight)
-    return excess(ns, logits, q) * share
+    return in_dtype(ns, excess(ns, logits, q) * share, given.dtype)
 
 
 def _share_of_mean(
@@ -561,6 +565,7 @@ def _cross_entropy_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
     (logits, target, weight), ignored = primals, params["ignore_index"]
+    logits = in_dtype(ns, logits, params.get("dtype") or logits.dtype)
     q = _targets(ns, logits, target, ignored, params["label_smoothing"], weight)
     axis = _classes(logits)
     moved = ns.multiply(excess(ns, logits, q), tangents[0])
@@ -596,7 +601,8 @@ cross_entropy_op = op(
                  (_options("mean"), None), (_options("sum"), None), (_options("none", 0.2), None),
                  (_options("mean", 0.3), (3,)), (_options("none", 0.0), (3,)))],
     reference=reference,
-    doc="logsumexp(logits) - logits[target] by rows (N, C, ...), reduced; ignored rows count 0.",
+    doc="logsumexp(logits) - logits[target] by rows (N, C, ...), reduced; ignored rows count 0. "
+        "Parameters: those of the function, and dtype: that of the loss, None for the logits'.",
 )
 
 
@@ -637,8 +643,11 @@ def cross_entropy(
             input, target, constant, reduction=reduction, label_smoothing=label_smoothing)
     same_dtype("cross_entropy", input=input)
     check_targets("cross_entropy", input, target, ignore_index)
-    return cross_entropy_op(input, target, constant, reduction=reduction,
-                            ignore_index=ignore_index, label_smoothing=label_smoothing)
+    options: Params = {"reduction": reduction, "ignore_index": ignore_index,
+                       "label_smoothing": label_smoothing}
+    if constant is None and not label_smoothing and of_half(input) and current_casts():
+        options["dtype"] = FLOAT32  # of the loss: halves are read as they are
+    return cross_entropy_op(input, target, constant, **options)
 
 
 def nll_loss(

@@ -64,22 +64,30 @@ def rows_dx(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Pa
     return run(g, x, weight, *sums, **params)
 
 
-def rows_dweight(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+def _rows_dweight(ns: Namespace, inputs: Inputs, mapped: Mapped, dims: int) -> Any:
     """Of g, x and its statistics: the sum over an example's rows is one over its own axes."""
     g, x, *sums = inputs
-    dims, size = params["dims"], batch_size(inputs, mapped)
-    if ns is recorded:
-        axes = tuple(range(-dims, 0))
-        x = ns.subtract(x, ns.mean(x, axis=axes, keepdims=True)) if len(sums) > 1 else x
-        rstd = _inverse_deviation(
-            ns, ns.mean(ns.square(x), axis=axes, keepdims=True), params["eps"])
-    else:
-        *mean, rstd = [ns.reshape(s, shape=(*s.shape, *(1,) * dims)) for s in sums]
-        x = ns.subtract(x, mean[0]) if mean else x
-    product = ns.multiply(g, ns.multiply(x, rstd))
+    *mean, rstd = [ns.reshape(s, shape=(*s.shape, *(1,) * dims)) for s in sums]
+    product = ns.multiply(g, ns.multiply(ns.subtract(x, mean[0]) if mean else x, rstd))
     total = ns.sum(product, axis=tuple(range(mapped[0] - g.ndim, -dims)))
-    own = any(mapped[:2] if ns is recorded else mapped)  # recorded ops do not read the statistics
-    return spread(ns, in_dtype(ns, total, g.dtype), own, size)
+    return spread(ns, in_dtype(ns, total, g.dtype), any(mapped), batch_size(inputs, mapped))
+
+
+def rows_grads(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> tuple[Any, ...]:
+    """Of g, x, weight and the statistics of x: three gradients, None where not needed."""
+    (g, x, _, *sums), size = inputs, batch_size(inputs, mapped)
+    own = {name: value for name, value in params.items() if name != "needs"}
+    needs, dx, dweight, dbias = params["needs"], None, None, None
+    if needs[0]:
+        dx = rows_dx(ns, ns.layer_norm_dx if len(sums) > 1 else ns.rms_norm_dx, inputs, mapped, own)
+    if needs[1]:
+        dweight = _rows_dweight(ns, (g, x, *sums), (*mapped[:2], *mapped[3:]), own["dims"])
+    if needs[2]:
+        dbias = ns.sum(g, axis=tuple(range(mapped[0] - g.ndim, -own["dims"])))
+        dbias = spread(ns, dbias, mapped[0], size)
+    return dx, dweight, dbias
 
 
 # -- group norm: examples are images ---------------------------------------------------------------

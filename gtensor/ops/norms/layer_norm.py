@@ -51,9 +51,7 @@ def _dx_recorded(
     return _projected(recorded, g if weight is None else g * weight, xhat, again, dims)
 
 
-def _dweight_recorded(
-    g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, *, dims: int, eps: float
-) -> Tensor:
+def _dweight_recorded(g: Any, x: Any, *, dims: int, eps: float) -> Any:
     xhat, _ = _recorded_xhat(recorded, x, dims, eps)
     return recorded.sum(g * xhat, axis=tuple(range(-len(x.shape), -dims)))
 
@@ -61,12 +59,32 @@ def _dweight_recorded(
 def _backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight, mean, rstd = step.saved
     params = step.params
+    if step.needs(1) and ns is not recorded:
+        needs = step.needs(0), True, step.needs(2)
+        give_all(step, ns.layer_norm_grads(
+            g, x, weight, mean, rstd, needs=needs, **place(step, g), **params))
+        return
     if step.needs(1):
-        step.give(1, ns.layer_norm_dweight(g, x, mean, rstd, **params))
+        step.give(1, _dweight_recorded(g, x, **params))
     if step.needs(2):
         step.give(2, ns.sum(g, axis=tuple(range(-len(g.shape), -params["dims"]))))
     if step.needs(0):
-        step.give(0, ns.layer_norm_dx(g, x, weight, mean, rstd, out=step.reuse(g), **params))
+        step.give(0, ns.layer_norm_dx(g, x, weight, mean, rstd, **place(step, g), **params))
+
+
+def place(step: Step, g: Array) -> Params:
+    """Where a path writes x's gradient, if it is needed: into one that is there, or over g."""
+    if not step.needs(0):
+        return {}
+    buffer, beta = step.into(0)
+    return {"out": step.reuse(g) if buffer is None else buffer, "beta": beta}
+
+
+def give_all(step: Step, gradients: Sequence[Array | None]) -> None:
+    """Give each input its gradient, if it has one."""
+    for i, gradient in enumerate(gradients):
+        if gradient is not None:
+            step.give(i, gradient)
 
 
 def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
@@ -87,17 +105,18 @@ def _reference(torch: Any, x: Any, weight: Any, bias: Any, *, dims: int, eps: fl
     return torch.nn.functional.layer_norm(x, x.shape[x.ndim - dims:], weight, bias, eps)
 
 
-layer_norm_dweight = op(
-    "layer_norm_dweight", cpu=paths.dweight_cpu, gpu=paths.dweight_gpu, backward=None, tangent=None,
-    composed=_dweight_recorded, batch=batching.rows_dweight,
-    samples=None,  # mean, rstd must be x's: tested through layer_norm
-    doc="The gradient of layer_norm's weight.",
-)
-
 layer_norm_dx = op(
     "layer_norm_dx", cpu=paths.dx_cpu, gpu=paths.dx_gpu, backward=None, tangent=None,
-    composed=_dx_recorded, batch=batching.rows_dx, samples=None,  # as above
+    composed=_dx_recorded, batch=batching.rows_dx,
+    samples=None,  # mean, rstd must be x's: tested through layer_norm
     doc="The gradient of layer_norm's input.",
+)
+
+layer_norm_grads = op(
+    "layer_norm_grads", cpu=paths.grads_cpu, gpu=paths.grads_gpu, backward=None, tangent=None,
+    batch=batching.rows_grads, samples=None,  # it returns three arrays: tested through layer_norm
+    doc="The gradients of layer_norm's input, weight and bias in one pass. Parameters as "
+        "layer_norm, and needs: which of them.",
 )
 
 layer_norm_op = op(

@@ -17,7 +17,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.norms import batching
 from gtensor.ops.norms import row_norm_paths as paths
-from gtensor.ops.norms.layer_norm import check_rows
+from gtensor.ops.norms.layer_norm import check_rows, give_all, place
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
@@ -39,20 +39,23 @@ def _forward(path: Path) -> Path:
 def _dx(path: Path) -> Path:
     def dx(
         g: Array, x: Array, weight: Array | None, rstd: Array, *, out: Array | None = None,
-        **params: Any,
+        beta: float = 0.0, **params: Any,
     ) -> Array:
-        return path(g, x, weight, None, rstd, out=out, **params)
+        return path(g, x, weight, None, rstd, out=out, beta=beta, **params)
 
     return dx
 
 
-def _dweight(path: Path) -> Path:
-    def dweight(
-        g: Array, x: Array, rstd: Array, *, out: Array | None = None, **params: Any
-    ) -> Array:
-        return path(g, x, None, rstd, out=out, **params)
+def _grads(path: Path) -> Path:
+    def grads(
+        g: Array, x: Array, weight: Array | None, rstd: Array, *, needs: paths.Needs,
+        out: Array | None = None, beta: float = 0.0, **params: Any,
+    ) -> paths.Grads:
+        found: paths.Grads = path(
+            g, x, weight, None, rstd, needs=needs, out=out, beta=beta, **params)
+        return found
 
-    return dweight
+    return grads
 
 
 # -- rules ---------------------------------------------------------------------------------------
@@ -82,17 +85,22 @@ def _dx_recorded(
     return _projected(recorded, h, x, _recorded_rstd(recorded, x, dims, eps), dims)
 
 
-def _dweight_recorded(g: Tensor, x: Tensor, rstd: Tensor, *, dims: int, eps: float) -> Tensor:
+def _dweight_recorded(g: Any, x: Any, *, dims: int, eps: float) -> Any:
     xhat = x * _recorded_rstd(recorded, x, dims, eps)
     return recorded.sum(g * xhat, axis=tuple(range(-len(x.shape), -dims)))
 
 
 def _backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight, rstd = step.saved
+    if step.needs(1) and ns is not recorded:
+        needs = step.needs(0), True, False
+        give_all(step, ns.rms_norm_grads(
+            g, x, weight, rstd, needs=needs, **place(step, g), **step.params))
+        return
     if step.needs(1):
-        step.give(1, ns.rms_norm_dweight(g, x, rstd, **step.params))
+        step.give(1, _dweight_recorded(g, x, **step.params))
     if step.needs(0):
-        step.give(0, ns.rms_norm_dx(g, x, weight, rstd, out=step.reuse(g), **step.params))
+        step.give(0, ns.rms_norm_dx(g, x, weight, rstd, **place(step, g), **step.params))
 
 
 def _tangent(
@@ -117,18 +125,19 @@ def _reference(torch: Any, x: Any, weight: Any, *, dims: int, eps: float) -> Any
     return torch.nn.functional.rms_norm(x, x.shape[x.ndim - dims:], weight, eps)
 
 
-rms_norm_dweight = op(
-    "rms_norm_dweight", inputs="g x rstd", cpu=_dweight(paths.dweight_cpu),
-    gpu=_dweight(paths.dweight_gpu), backward=None, tangent=None, composed=_dweight_recorded,
-    batch=batching.rows_dweight, samples=None,  # rstd must be x's: tested through rms_norm
-    doc="The gradient of rms_norm's weight.",
-)
-
 rms_norm_dx = op(
     "rms_norm_dx", inputs="g x weight rstd", cpu=_dx(paths.dx_cpu), gpu=_dx(paths.dx_gpu),
     backward=None, tangent=None, composed=_dx_recorded,
-    batch=batching.rows_dx, samples=None,  # as above
+    batch=batching.rows_dx, samples=None,  # rstd must be x's: tested through rms_norm
     doc="The gradient of rms_norm's input.",
+)
+
+rms_norm_grads = op(
+    "rms_norm_grads", inputs="g x weight rstd", cpu=_grads(paths.grads_cpu),
+    gpu=_grads(paths.grads_gpu), backward=None, tangent=None, batch=batching.rows_grads,
+    samples=None,  # it returns several arrays: tested through rms_norm
+    doc="The gradients of rms_norm's input and weight in one pass. Parameters as rms_norm, and "
+        "needs: which of them, and False.",
 )
 
 rms_norm_op = op(

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import NULL, column_launch, raw, row_launch
+from gtensor.backend.kernels import MULTIPROCESSORS, NULL, SHARED_BYTES, packed_launch, raw
+from gtensor.engine.namespaces import raw as raw_spaces
 from gtensor.ops.build.cpu_tiles import SMALL, broadcast_directly, computed_in
-from gtensor.ops.build.path_builders import once, settled, tiles
+from gtensor.ops.build.path_builders import once, tiles
 from gtensor.ops.build.sums import recentre, row_means
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
     from gtensor.ops.build.cpu_tiles import Tile
+
+Needs: TypeAlias = "tuple[bool, bool, bool]"
+"""Whether the gradients of x, weight and bias are needed."""
+
+Grads: TypeAlias = "tuple[Array | None, Array | None, Array | None]"
 
 # -- CPU: tiles of whole rows --------------------------------------------------------------------
 
@@ -195,9 +201,11 @@ def _projection(
 
 def dx_cpu(
     g: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, *, dims: int,
-    eps: float, out: Array | None = None,
+    eps: float, out: Array | None = None, beta: float = 0.0,
 ) -> Array:
     """rstd * (h - mean(h) - xhat * mean(h * xhat)) with h = g * weight; no mean(h) without mean."""
+    if out is not None and beta:
+        return np.add(out, dx_cpu(g, x, weight, mean, rstd, dims=dims, eps=eps), out=out)
     rows = _Rows(x, dims)
     if out is None:
         out = host().empty(x.shape, x.dtype, "row_norm_dx")
@@ -219,14 +227,12 @@ def dx_cpu(
     return out
 
 
-def dweight_cpu(
-    g: Array, x: Array, mean: Array | None, rstd: Array, *, dims: int, eps: float,
-    out: Array | None = None,
+def _dweight_cpu(
+    g: Array, x: Array, mean: Array | None, rstd: Array, dims: int
 ) -> Array:
     """The sum over rows of g * xhat."""
     rows = _Rows(x, dims)
-    if out is None:
-        out = host().empty(rows.row, g.dtype, "row_norm_dweight")
+    out = host().empty(rows.row, g.dtype, "row_norm_dweight")
     total = np.zeros(rows.columns, rows.work)
     with np.errstate():
         broadcast_directly(rows.columns)
@@ -242,11 +248,27 @@ def dweight_cpu(
     return out
 
 
+def grads_cpu(
+    g: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, *, dims: int,
+    eps: float, needs: Needs, out: Array | None = None, beta: float = 0.0,
+) -> Grads:
+    """The gradients of x, weight and bias, None for those that are not needed."""
+    dweight = dbias = None
+    if needs[1]:
+        dweight = _dweight_cpu(g, x, mean, rstd, dims)
+    if needs[2]:
+        dbias = raw_spaces["cpu"].sum(g, axis=tuple(range(g.ndim - dims)))
+    dx = None
+    if needs[0]:
+        dx = dx_cpu(g, x, weight, mean, rstd, dims=dims, eps=eps, out=out, beta=beta)
+    return dx, dweight, dbias
+
+
 # -- GPU -----------------------------------------------------------------------------------------
 
 _FORWARD = raw("layer_norm.cu", "layer_norm_forward")
 _BACKWARD = raw("layer_norm.cu", "layer_norm_backward")
-_WEIGHT = raw("layer_norm.cu", "layer_norm_backward_weight")
+_PARAMETERS = raw("layer_norm.cu", "layer_norm_parameters")
 
 
 def _dense(a: Array | None, dtype: np.dtype) -> Array | int:
@@ -267,8 +289,7 @@ def forward_gpu(
     y, rstd = xp.empty(x.shape, x.dtype), xp.empty(lead, work)
     mean = xp.empty(lead, work) if centred else None
     rows, columns = _counts(x, dims)
-    grid, block = row_launch(rows)
-    _FORWARD[x.dtype](grid, block, (
+    _FORWARD[x.dtype](*packed_launch(rows, columns, x.itemsize), (
         _dense(x, x.dtype), _dense(weight, x.dtype), _dense(bias, x.dtype), y,
         NULL if mean is None else mean, rstd, rows, columns, float(eps)))
     if out is None:
@@ -279,34 +300,58 @@ def forward_gpu(
 
 def dx_gpu(
     g: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, *, dims: int,
-    eps: float, out: Array | None = None,
+    eps: float, out: Array | None = None, beta: float = 0.0,
 ) -> Array:
     """As dx_cpu."""
-    xp, work = cupy(), computed_in(x.dtype)
-    dx = out if out is not None and out.flags.c_contiguous else xp.empty(x.shape, x.dtype)
+    work = computed_in(x.dtype)
+    dx, accumulate = _target(x, out, beta)
     rows, columns = _counts(x, dims)
-    grid, block = row_launch(rows)
     if once(x) is not x and rstd.ndim and rstd.strides[0] == 0:  # the same for all examples
         x, mean, rstd = x[:1], None if mean is None else mean[:1], rstd[:1]
-    _BACKWARD[x.dtype](grid, block, (
+    _BACKWARD[x.dtype](*packed_launch(rows, columns, x.itemsize), (
         _dense(g, x.dtype), _dense(x, x.dtype), _dense(weight, x.dtype), _dense(mean, work),
-        _dense(rstd, work), dx, rows, columns, rstd.size))
+        _dense(rstd, work), dx, NULL, rows, columns, rstd.size, 0, accumulate))
+    return _placed(dx, out, beta)
+
+
+def _target(x: Array, out: Array | None, beta: float) -> tuple[Array, int]:
+    """The array that a kernel writes a gradient of x to, and whether it adds to it."""
+    if out is not None and out.flags.c_contiguous:
+        return out, int(beta)
+    return cupy().empty(x.shape, x.dtype), 0
+
+
+def _placed(dx: Array, out: Array | None, beta: float) -> Array:
+    """`out`, if given, with what a kernel wrote to dx."""
     if out is None or dx is out:
         return dx
-    out[...] = dx
+    if beta:
+        out += dx
+    else:
+        out[...] = dx
     return out
 
 
-def dweight_gpu(
-    g: Array, x: Array, mean: Array | None, rstd: Array, *, dims: int, eps: float,
-    out: Array | None = None,
-) -> Array:
-    """As dweight_cpu."""
-    xp, work = cupy(), computed_in(x.dtype)
-    dweight = xp.empty(x.shape[x.ndim - dims:], x.dtype)
+def grads_gpu(
+    g: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, *, dims: int,
+    eps: float, needs: Needs, out: Array | None = None, beta: float = 0.0,
+) -> Grads:
+    """As grads_cpu: one pass over g and x; a small launch adds up what its blocks found."""
+    xp, work, row = cupy(), computed_in(x.dtype), x.shape[x.ndim - dims:]
     rows, columns = _counts(x, dims)
-    grid, block = column_launch(columns)
-    _WEIGHT[x.dtype](grid, block, (
-        _dense(g, x.dtype), _dense(x, x.dtype), _dense(mean, work), _dense(rstd, work), dweight,
-        NULL, rows, columns, 0))
-    return settled(dweight, out)
+    dx, accumulate = _target(x, out, beta) if needs[0] else (None, 0)
+    dweight, dbias = (xp.empty(row, x.dtype) if needed else None for needed in needs[1:])
+    (blocks,), block = packed_launch(rows, columns, x.itemsize)
+    # a block writes two numbers a column: few beside the rows that it reads
+    blocks = max(1, min(blocks, MULTIPROCESSORS * x.itemsize // 2))
+    chip = 4 * columns * work.itemsize
+    chip = chip if chip <= SHARED_BYTES else 0
+    numbers = 2 if chip else 4
+    partials = xp.empty((blocks, numbers, columns), work)
+    _BACKWARD[x.dtype]((blocks,), block, (
+        _dense(g, x.dtype), _dense(x, x.dtype), _dense(weight, x.dtype), _dense(mean, work),
+        _dense(rstd, work), NULL if dx is None else dx, partials, rows, columns, rows,
+        int(chip > 0), accumulate), shared_mem=chip)
+    _PARAMETERS[x.dtype]((-(-columns // 32), 2), (32, 8), (
+        partials, *[NULL if a is None else a for a in (dweight, dbias)], blocks, columns, numbers))
+    return None if dx is None else _placed(dx, out, beta), dweight, dbias

@@ -74,6 +74,30 @@ def test_norms_of_half_types(
                                    atol=4 * rtol)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize("weights", [0, 1, 2])
+@pytest.mark.parametrize("columns", [40, 41, 3000])
+def test_the_gradient_of_a_norm_beside_others(
+    name: str, weights: int, columns: int, device: str, rng: np.random.Generator
+) -> None:
+    """It is added to what its input has, and never to the gradient that the caller gave."""
+    if name == "rms_norm" and weights == 2:
+        return
+    arrays = [rng.standard_normal(shape) for shape in ((70, columns), *[(columns,)] * weights)]
+    ours = [gt.tensor(a, device=device, requires_grad=True) for a in arrays]
+    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
+    g = rng.standard_normal((70, columns))
+    given = gt.tensor(g, device=device)
+    for module, (x, *parameters), upstream in ((F, ours, given), (TF, theirs, torch.tensor(g))):
+        h = x * 2
+        y = h + getattr(module, name)(h, (columns,), *parameters) * 3
+        (h + getattr(module, name)(y, (columns,), *parameters)).backward(upstream)
+    np.testing.assert_array_equal(given.numpy(), g)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one.grad.numpy(), other.grad.numpy(), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("function", "buffers"),
     [
