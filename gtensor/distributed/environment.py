@@ -10,6 +10,7 @@ from gtensor.distributed.errors import DistributedError
 # Variables of mpich, Open MPI, Slurm: how many processes were started; which on this machine.
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+SECRET = "GTENSOR_SECRET"  # a text that only the processes of one program know
 _MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # of torchrun, and others like it
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -182,6 +183,11 @@ def in_threads(size: int, function: Callable[..., Any], *args: Any, timeout: flo
 def _worlds(meeting: _Meeting) -> list[_Meeting]:
     below = list(meeting.worlds.values())
     return [meeting, *(world for one in below for world in _worlds(one))]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 # -- processes -------------------------------------------------------------------------------------

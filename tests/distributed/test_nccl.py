@@ -9,10 +9,8 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from typing import Any
 from unittest.mock import patch
@@ -22,12 +20,11 @@ import pytest
 
 import gtensor as gt
 from distributed.on_gpus import SITE
-from distributed.ranks import ROOT, in_threads
+from distributed.ranks import ROOT, free_port, in_threads
 from gtensor import hostcuda
 from gtensor.backend import DeviceError, nccl
-from gtensor.distributed import CollectiveTimeout, Communicator, DistributedError, environment, tcp
+from gtensor.distributed import CollectiveTimeout, Communicator, DistributedError
 from gtensor.distributed.alone import Alone
-from gtensor.distributed.environment import Meeting
 
 pytestmark = pytest.mark.host_cuda
 
@@ -57,11 +54,6 @@ except Exception as error:
         found.append(time.monotonic() - begun)
 print(json.dumps(found))
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def ranks(*environments: dict[str, str], argument: str = "") -> list[Any]:
@@ -105,52 +97,6 @@ def test_a_rank_that_is_not_started():
     found, = ranks({"WORLD_SIZE": "2", "SECONDS": "0.5"})
     assert found == ["CollectiveTimeout",
                      "rank 0 of 2: not all ranks were connected within 0.5 s"]
-
-
-def test_variables_that_are_no_meeting():
-    given = {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
-    with patch.dict(os.environ, given), pytest.raises(DistributedError, match="RANK='2', WORLD_SI"):
-        environment.meeting()
-    given |= {"RANK": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    with patch.dict(os.environ, given):
-        assert environment.meeting() == Meeting(1, 2, "host", 2)
-
-
-def test_a_port_that_is_taken_and_strangers_at_it():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with pytest.raises(DistributedError, match=f"cannot listen at 127.0.0.1:{port}"):
-            tcp.world(Meeting(0, 2, "127.0.0.1", port), 1.0)
-    port, found = free_port(), {}
-
-    def meet(rank: int) -> None:
-        found[rank] = tcp.world(Meeting(rank, 2, "127.0.0.1", port), 60.0)
-
-    threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
-    threads[0].start()
-    while True:
-        try:
-            with socket.create_connection(("127.0.0.1", port), 1) as stranger:
-                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.01)
-    threads[1].start()
-    for thread in threads:
-        thread.join(60)
-    texts: dict[int, Any] = {}
-    other = threading.Thread(target=lambda: texts.update({1: found[1].exchange(b"one", 60.0)}))
-    other.start()
-    texts[0] = found[0].exchange(b"none", 60.0)
-    other.join()
-    assert texts == {0: [b"none", b"one"], 1: [b"none", b"one"]}
-    assert found[0].exchange(b"", 0.1) is None
-    for link in found[1]._links:
-        link.close()
-    with pytest.raises(DistributedError, match="rank 0 of 2: a connection to another rank has"):
-        found[0].exchange(b"", 5.0)
-    for link in found[0]._links:
-        link.close()
 
 
 # -- in this process -------------------------------------------------------------------------------
