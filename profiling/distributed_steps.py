@@ -49,6 +49,7 @@ class Link:
         self.name, self.rank, self.size = engine.name, engine.rank, engine.size
         self.free = 0.0  # when the link is free again
         self.exchange, self.abort = engine.exchange, engine.abort
+        self.gather = engine.gather
         self.all_gather, self.broadcast = engine.all_gather, engine.broadcast
 
     def all_reduce(self, array: Any, op: str) -> Sent:

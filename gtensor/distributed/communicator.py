@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from contextlib import AbstractContextManager
 from functools import partial
+from hashlib import blake2b
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from gtensor.backend import device_of, owner
+from gtensor.distributed.alone import Done
 from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.failing import Log, note_abort
-from gtensor.distributed.work import Pending, Work, missed
+from gtensor.distributed.work import Call, Check, Pending, Work, missed
 from gtensor.engine.in_place import check_writable
 from gtensor.engine.outside import OutsideWrite
 from gtensor.engine.tensor import Tensor, wrap
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array
 
 OPERATIONS = ("sum", "mean", "max", "min")
+FIRST, EVERY = 64, 100  # calls that all ranks compare: the first ones, and later each 100th
 
 
 class Engine(Protocol):
@@ -52,6 +56,13 @@ class Engine(Protocol):
     def exchange(self, text: bytes, seconds: float) -> list[bytes] | None:
         """The texts of all ranks, on the host; None if they are not there in time."""
 
+    def gather(self, signature: bytes) -> Check:
+        """Begin to gather a signature of the same length from all ranks, on the host.
+
+        All ranks call it at the same calls of collectives. It is in no order with those, so that it
+        meets its like also where the ranks make different calls.
+        """
+
     def split(self, color: int, key: int) -> Engine:
         """An engine of the ranks with the same color, ordered by key."""
 
@@ -70,9 +81,10 @@ class Communicator:
     used before `wait()`. What is called beside other collectives, in an order of its own, needs a
     communicator of its own: `duplicate()`.
 
-    With GTENSOR_DEBUG=1 the ranks compare name, shape, dtype and options of every call first, and
-    raise DistributedError on all ranks if they differ. Without it, differing calls give undefined
-    values, or wait for ever.
+    The ranks compare name, options, shape and dtype of the first 64 calls of a communicator, and of
+    each 100th call later, before they make them; with GTENSOR_DEBUG=1 of all calls. If they differ,
+    all ranks raise DistributedError, and nothing is written. Other calls that differ give undefined
+    values, or wait for each other until the deadline.
 
     `timeout` is in seconds, for each wait. A collective that is not done in time raises
     CollectiveTimeout; the communicator cannot be used then.
@@ -86,7 +98,8 @@ class Communicator:
     Raises ValueError for a timeout that is not positive and finite.
     """
 
-    def __init__(self, engine: Engine, timeout: float = 300.0, log: Log | None = None) -> None:
+    def __init__(self, engine: Engine, timeout: float = 300.0, log: Log | None = None,
+                 name: str = "0") -> None:
         if not (timeout > 0 and isfinite(timeout)):
             raise ValueError(f"timeout={timeout} given; wanted a positive number of seconds")
         self._engine = engine
@@ -94,6 +107,9 @@ class Communicator:
         self.rank, self.size, self.backend = engine.rank, engine.size, engine.name
         self.timeout = timeout
         self._log = log  # of this process's calls
+        self._name = name  # the same on all ranks
+        self._calls = 0
+        self._called: deque[Work] = deque()  # which have not begun
 
     # -- collectives ------------------------------------------------------------------------------
 
@@ -110,14 +126,14 @@ class Communicator:
         self._check_operation("all_reduce", a, op)
         with _range("all_reduce", a):
             return self._in_place("all_reduce", a, async_op,
-                                  partial(self._engine.all_reduce, op=op), op)
+                                  partial(self._engine.all_reduce, op=op), op=op)
 
     def broadcast(self, a: Any, root: int = 0, async_op: bool = False) -> Work:
         """Overwrite `a` with that of rank `root`."""
         self._check_root("broadcast", root)
         with _range("broadcast", a):
             return self._in_place("broadcast", a, async_op,
-                                  partial(self._engine.broadcast, root=root), root)
+                                  partial(self._engine.broadcast, root=root), root=root)
 
     def all_gather(self, a: Any, out: Any = None, async_op: bool = False) -> Work:
         """All ranks' arrays (*shape), stacked along a new first axis: (size, *shape).
@@ -145,7 +161,7 @@ class Communicator:
                              "...), a part for each rank")
         with _range("reduce_scatter", a):
             return self._into("reduce_scatter", a, given, out, given.shape[1:], async_op,
-                              partial(self._engine.reduce_scatter, op=op), op)
+                              partial(self._engine.reduce_scatter, op=op), op=op)
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank: what JSON can hold (numbers, texts, lists, dicts)."""
@@ -166,7 +182,7 @@ class Communicator:
             raise TypeError(f"split was given color={color!r} and key={key!r}; wanted integers")
         self._objects("split", None)  # so that a rank that does not come is told at the deadline
         return Communicator(self._engine.split(color, self.rank if key is None else key),
-                            self.timeout, self._log)
+                            self.timeout, self._log, f"{self._name}.{self._calls}.{color}")
 
     def duplicate(self) -> Communicator:
         """The same ranks with an order of calls of their own. All ranks call it."""
@@ -190,18 +206,21 @@ class Communicator:
 
     def _objects(self, name: str, value: Any) -> list[Any]:
         with ranges.range(name, category="communication"):
-            where = self._begin(name)
-            self._compare(where, name)
-            return [json.loads(text) for text in self._exchanged(json.dumps(value), where)]
+            call, found = self._begin(name), []
 
-    def _in_place(self, name: str, a: Any, async_op: bool, start: Any, *options: Any) -> Work:
+            def start() -> Done:
+                found.extend(self._exchanged(json.dumps(value), call.text))
+                return Done()
+
+            return self._work(call, start, lambda: [json.loads(text) for text in found],
+                              async_op=False).wait()
+
+    def _in_place(self, name: str, a: Any, async_op: bool, start: Any, **options: Any) -> Work:
         given = self._raw(name, a)
         check_writable(name, given)
-        where = self._begin(name, given)
-        self._compare(where, name, given, *options)
         write = OutsideWrite(a, name) if isinstance(a, Tensor) else None
+        call = self._begin(name, given, **options)
         used = _contiguous(given)
-        pending = start(used)
 
         def finish() -> Any:
             if used is not given:
@@ -210,10 +229,10 @@ class Communicator:
                 write.end()
             return a
 
-        return self._work(pending, where, finish, async_op)
+        return self._work(call, partial(start, used), finish, async_op)
 
     def _into(self, name: str, a: Any, given: Array, out: Any, shape: tuple[int, ...],
-              async_op: bool, start: Any, *options: Any) -> Work:
+              async_op: bool, start: Any, **options: Any) -> Work:
         target = None if out is None else self._raw(name, out)
         device = device_of(given)
         if target is not None:
@@ -223,15 +242,13 @@ class Communicator:
             raise ValueError(
                 f"{name} was given out of shape {target.shape} and dtype {target.dtype} on "
                 f"{device_of(target)}; wanted {shape}, {given.dtype} on {device}")
-        where = self._begin(name, given)
-        self._compare(where, name, given, *options)
         write = OutsideWrite(out, name) if isinstance(out, Tensor) else None
+        call = self._begin(name, given, **options)
         direct = target is not None and target.flags.c_contiguous
         used: Any = target if direct else device.empty(shape, given.dtype, name)
         read = _contiguous(given)
         if owner(read) is owner(used):  # which engines do not allow
             read = device.copy(read, label=name)
-        pending = start(read, used)
 
         def finish() -> Any:
             if target is not None and not direct:
@@ -242,44 +259,69 @@ class Communicator:
                 return out
             return wrap(used, device) if isinstance(a, Tensor) else used
 
-        return self._work(pending, where, finish, async_op)
+        return self._work(call, partial(start, read, used), finish, async_op)
 
-    def _work(self, pending: Pending, where: str, finish: Any, async_op: bool) -> Work:
-        work = Work(pending, where, self.timeout, finish, self._break)
-        pending.watch(self.timeout, work.late)
+    def _work(self, call: Call, start: Any, finish: Any, async_op: bool) -> Work:
+        work = Work(call, self.timeout, start, finish, async_op, self._settle, self._break)
+        self._called.append(work)
         if async_op:
-            pending.leave()
+            self._settle(None, 0.0)
         else:
             work.wait()
         return work
+
+    def _settle(self, last: Work | None, seconds: float) -> None:
+        """Begin, in the order of the calls, those that all ranks are known to make.
+
+        Up to `last` wait for the other ranks, so long at most.
+        """
+        while self._called and not (last is not None and last.begun):
+            if self._broken is not None:
+                raise self._unusable()
+            call = self._called[0].call
+            if call.check is not None:
+                if last is None and not call.check.done():
+                    return
+                self._compare(call, call.check, seconds)
+            self._called.popleft().begin()
 
     def _break(self, error: DistributedError) -> None:
         """Refuse further calls: the ranks are not at one place any more."""
         self._broken = error
 
-    def _begin(self, name: str, array: Array | None = None) -> str:
-        """The text of a call, for errors: rank, collective, array, line."""
+    def _unusable(self) -> DistributedError:
+        return DistributedError(f"this communicator cannot be used any more: {self._broken}")
+
+    def _begin(self, name: str, array: Array | None = None, **options: Any) -> Call:
+        """Count and note a call, and begin to compare it where that is due."""
         if self._broken is not None:
-            raise DistributedError(f"this communicator cannot be used any more: {self._broken}")
+            raise self._unusable()
+        self._calls += 1
         code = user_frame(sys._getframe(1))
         what = "" if array is None else f" of shape {array.shape} and dtype {array.dtype}"
         text = (f"rank {self.rank} of {self.size}: {name}{what} "
                 f"({code.f_code.co_filename}:{code.f_lineno})")
         if self._log is not None:
             self._log.note(text)
-        return text
+        check, given = None, "".join(f" with {key}={value!r}" for key, value in options.items())
+        if self.size > 1 and (self._calls <= FIRST or self._calls % EVERY == 0 or settings.debug):
+            said = f"{name}{what}{given}, call {self._calls}"
+            check = self._engine.gather(blake2b(said.encode(), digest_size=16).digest())
+        return Call(text, given, check)
 
-    def _compare(self, where: str, name: str, array: Array | None = None, *options: Any) -> None:
-        """With GTENSOR_DEBUG: raise on all ranks unless all make the same call."""
-        if not settings.debug or self.size == 1:
-            return
-        call: list[Any] = [name, *map(str, options)]
-        if array is not None:
-            call += [list(array.shape), str(array.dtype)]
-        found = [json.loads(text) for text in self._exchanged(json.dumps([call, where]), where)]
-        if any(other != found[0][0] for other, _ in found):
-            raise DistributedError("the ranks make different calls: "
-                                   + "; ".join(text for _, text in found))
+    def _compare(self, call: Call, check: Check, seconds: float) -> None:
+        """Raise on all ranks unless all make the same call, which has not begun then."""
+        found = check.wait(seconds)
+        if found is None:
+            raise missed(call.text, seconds, self._break)
+        if len({*found}) > 1:
+            texts = self._exchanged(call.text + call.options, call.text)
+            first: dict[bytes, str] = {}
+            for each, text in zip(found, texts, strict=True):
+                first.setdefault(each, text.decode())
+            error = DistributedError(f"the ranks make different calls: {'; '.join(first.values())}")
+            self._break(error)
+            raise error
 
     def _exchanged(self, text: str, where: str) -> list[bytes]:
         found = self._engine.exchange(text.encode(), self.timeout)

@@ -39,6 +39,7 @@ class Mpi:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
+        self._signatures = comm.Dup()  # apart from the order of collectives
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
 
     def all_reduce(self, array: Array, op: str) -> Posted:
@@ -88,6 +89,11 @@ class Mpi:
         ends = lengths.cumsum()
         return [found[stop - n:stop].tobytes() for n, stop in zip(lengths, ends, strict=True)]
 
+    def gather(self, signature: bytes) -> Signatures:
+        found = np.empty((self.size, len(signature)), np.uint8)
+        given = np.frombuffer(signature, np.uint8)
+        return Signatures(self._signatures.Iallgather(given, found), found, given)
+
     def split(self, color: int, key: int) -> Mpi:
         split: Any = self._comm.Split(color, key)
         return Mpi(split)
@@ -130,6 +136,20 @@ class Posted:
             self._finish()
             self._finish, self._kept = None, ()
         return True
+
+
+class Signatures:
+    """Those of one call on all ranks, on their way."""
+
+    def __init__(self, request: MPI.Request, found: np.ndarray, given: np.ndarray) -> None:
+        self._found = found
+        self._posted = Posted(request, lambda: None, found, given)
+
+    def done(self) -> bool:
+        return self._posted.done()
+
+    def wait(self, seconds: float) -> list[bytes] | None:
+        return [row.tobytes() for row in self._found] if self._posted.wait(seconds) else None
 
 
 def _polled(request: MPI.Request, end: float) -> bool:

@@ -35,6 +35,7 @@ from gtensor.distributed import environment
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
 from gtensor.distributed.watchdog import Late, Watched, raise_in, watchdog, withdraw
+from gtensor.distributed.work import Check
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Control(Protocol):
     size: int
 
     def exchange(self, text: bytes, seconds: float) -> list[bytes] | None: ...
+
+    def gather(self, signature: bytes) -> Check: ...
 
     def split(self, color: int, key: int) -> Control: ...
 
@@ -98,6 +101,13 @@ class Nccl:
 
     def exchange(self, text: bytes, seconds: float) -> list[bytes] | None:
         return self._control.exchange(text, seconds)
+
+    def gather(self, signature: bytes) -> Check:
+        """Within a capture the host waits for it: what is captured begins at its call."""
+        check = self._control.gather(signature)
+        if self.capturing():
+            check.wait(self._seconds)
+        return check
 
     def split(self, color: int, key: int) -> Nccl:
         """All ranks call it, and each gets a communicator with a stream of its own."""

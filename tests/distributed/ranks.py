@@ -18,6 +18,7 @@ import numpy as np
 
 from gtensor.backend import device_of
 from gtensor.distributed import Communicator
+from gtensor.distributed.communicator import FIRST
 from gtensor.engine.tensor import is_floating
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,13 @@ def until(happened: Callable[[], bool]) -> None:
     raise TimeoutError("another rank did not come so far")
 
 
+def past_first(comm: Communicator) -> None:
+    """Make the first calls of a communicator, which all ranks compare; the next ones they do not.
+    """
+    for _ in range(FIRST):
+        comm.barrier()
+
+
 # -- threads ---------------------------------------------------------------------------------------
 
 
@@ -46,6 +54,11 @@ class _Meeting:
         self.changed = threading.Condition()
         self.lost = False
         self.worlds: dict[tuple[int, int], _Meeting] = {}
+
+    def signatures(self) -> _Meeting:
+        """Where the threads compare their calls, apart from these."""
+        with self.changed:
+            return self.worlds.setdefault((-1, 0), _Meeting(self.size))
 
     def give(self, call: int, rank: int, value: Any) -> None:
         with self.changed:
@@ -90,6 +103,19 @@ class _Met:
         return True
 
 
+class _Gathered:
+    """Signatures of one call."""
+
+    def __init__(self, meeting: _Meeting, call: int) -> None:
+        self.meeting, self.call = meeting, call
+
+    def done(self) -> bool:
+        return self.meeting.whole(self.call)
+
+    def wait(self, seconds: float) -> list[bytes] | None:
+        return self.meeting.wait(self.call, seconds)
+
+
 class Meeting:
     """The engine of one thread."""
 
@@ -97,7 +123,7 @@ class Meeting:
 
     def __init__(self, meeting: _Meeting, rank: int) -> None:
         self.meeting, self.rank, self.size = meeting, rank, meeting.size
-        self.calls = 0
+        self.calls = self.checks = 0
 
     def _meet(self, array: Any, finish: Callable[[list[Any]], None]) -> _Met:
         call, self.calls = self.calls, self.calls + 1
@@ -120,6 +146,12 @@ class Meeting:
         call, self.calls = self.calls, self.calls + 1
         self.meeting.give(call, self.rank, text)
         return self.meeting.wait(call, seconds)
+
+    def gather(self, signature: bytes) -> _Gathered:
+        signatures = self.meeting.signatures()
+        call, self.checks = self.checks, self.checks + 1
+        signatures.give(call, self.rank, signature)
+        return _Gathered(signatures, call)
 
     def split(self, color: int, key: int) -> Meeting:
         call = self.calls

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from distributed.ranks import in_threads, run_ranks, until
+from distributed.ranks import in_threads, past_first, run_ranks, until
 from gtensor import distributed
 from gtensor.distributed import CollectiveTimeout, Communicator, DistributedError
 from gtensor.distributed.alone import Alone
+from gtensor.distributed.communicator import EVERY, FIRST
 from gtensor.settings import settings
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "complex64", "complex128")
@@ -151,6 +152,7 @@ def test_gradients_are_those_of_the_sum_of_all_losses() -> None:
 
 def alone_for_a_while(comm: Communicator, folder: str) -> str:
     told = Path(folder, "told")
+    past_first(comm)
     if comm.rank:
         until(told.exists)
         comm.all_reduce(np.ones((2, 3), np.float32))
@@ -172,19 +174,85 @@ def test_a_rank_that_does_not_come_is_told_at_the_deadline(run: Any, tmp_path: P
     assert "test_communicator.py:" in told and "did not end within 0.2 s" in told
 
 
-def other_shapes(comm: Communicator) -> str:
-    comm.all_reduce(np.ones(3))
-    with pytest.raises(DistributedError) as error:
-        comm.all_reduce(np.ones(3 + comm.rank), "max" if comm.rank else "sum")
-    return str(error.value)
+DIFFERENT: dict[str, Any] = {  # what rank 0 calls, and what the others call
+    "shape": (lambda c, a, b, later: c.all_reduce(a, async_op=later),
+              lambda c, a, b, later: c.all_reduce(b[:2], async_op=later)),
+    "dtype": (lambda c, a, b, later: c.all_reduce(a, async_op=later),
+              lambda c, a, b, later: c.all_reduce(a.view("f4"), async_op=later)),
+    "op": (lambda c, a, b, later: c.all_reduce(a, "sum", later),
+           lambda c, a, b, later: c.all_reduce(a, "max", later)),
+    "root": (lambda c, a, b, later: c.broadcast(a, 0, later),
+             lambda c, a, b, later: c.broadcast(a, 1, later)),
+    "name": (lambda c, a, b, later: c.all_gather(a, b, later),
+             lambda c, a, b, later: c.reduce_scatter(b, a, "sum", later)),
+    "barrier": (lambda c, a, b, later: c.barrier(),
+                lambda c, a, b, later: c.broadcast(a, 0, later)),
+}
 
 
-def test_debug_compares_the_calls() -> None:
+def different(comm: Communicator, kind: str, later: bool, calls: int) -> list[Any]:
+    """The error after so many calls that are alike, and what was written."""
+    for _ in range(calls):
+        comm.barrier()
+    a, b = np.full(2, 1.0 + comm.rank), np.full((comm.size, 2), 7.0)
+    try:
+        work = DIFFERENT[kind][comm.rank > 0](comm, a, b, later)
+        if work is not None:
+            work.wait()
+        return ["no error"]
+    except DistributedError as error:
+        return [str(error), a.tolist() == [1.0 + comm.rank] * 2 and bool((b == 7.0).all())]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_calls_that_differ_between_ranks_are_named_and_not_made(kind: str, later: bool) -> None:
+    for told, unwritten in in_threads(3, different, kind, later, 0):
+        assert told.startswith("the ranks make different calls: rank 0 of 3: ")
+        assert "; rank 1 of 3: " in told and told.count("test_communicator.py:") == 2
+        assert unwritten
+
+
+def different_at(comm: Communicator) -> list[Any]:
+    """In groups of their own: at the first call, the last of the first ones, and at the 100th."""
+    return [different(comm.duplicate(), kind, later, calls)
+            for kind in DIFFERENT for later in (False, True) for calls in (0, FIRST - 1, EVERY - 1)]
+
+
+def test_calls_that_differ_are_compared_over_mpi() -> None:
+    for found in run_ranks(2, different_at):
+        for told, unwritten in found:
+            assert told.startswith("the ranks make different calls: rank 0 of 2: ")
+            assert "; rank 1 of 2: " in told and unwritten
+
+
+def other_order(comm: Communicator) -> list[float]:
+    """Collectives that go on wait for no other rank at their call, also while they are compared."""
+    other, found = comm.duplicate(), []
+    for _ in range(3):
+        a, b = np.array([1.0]), np.array([2.0 + comm.rank])
+        if comm.rank:
+            work = comm.all_reduce(a, async_op=True)
+            again = comm.broadcast(np.array([0.0]), 1, async_op=True)
+            other.all_reduce(b)
+        else:
+            other.all_reduce(b)
+            work = comm.all_reduce(a, async_op=True)
+            again = comm.broadcast(np.array([5.0]), 1, async_op=True)
+        found += [float(again.wait()[0]), float(work.wait()[0]), float(b[0])]
+    return found
+
+
+@pytest.mark.parametrize("run", [in_threads, run_ranks])
+def test_two_communicators_may_be_called_in_different_orders(run: Any) -> None:
+    assert run(2, other_order) == [[0.0, 2.0, 5.0] * 3] * 2
+
+
+def test_debug_compares_all_calls_and_names_the_operation() -> None:
     with settings.override(debug=1):  # of the process
-        found = in_threads(2, other_shapes)
-    for told in found:
-        assert "the ranks make different calls: rank 0 of 2: all_reduce of shape (3,)" in told
-        assert "rank 1 of 2: all_reduce of shape (4,)" in told
+        found = in_threads(2, different, "op", False, FIRST)
+    for told, _ in found:
+        assert told.endswith(") with op='max'") and ") with op='sum'; rank 1 of 2" in told
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
