@@ -45,6 +45,7 @@ READERS = {  # the files that may open files themselves, and why
     "backend/kernels.py": "text of the package",
     "system/pages.py": "text of the package",
     "distributed/failing.py": "to map a page that the launcher reads",
+    "distributed/keeper.py": "to write; it imports nothing of the package",
     "distributed/launch.py": "what the system says of its processes",
     "cli/info.py": "what the system says of its driver", "cli/__init__.py": "/dev/null, to write",
 }

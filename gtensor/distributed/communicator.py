@@ -302,7 +302,7 @@ class Communicator:
         text = (f"rank {self.rank} of {self.size}: {name}{what} "
                 f"({code.f_code.co_filename}:{code.f_lineno})")
         if self._log is not None:
-            self._log.note(text)
+            self._log.note(self._name, self._calls, text)
         check, given = None, "".join(f" with {key}={value!r}" for key, value in options.items())
         if self.size > 1 and (self._calls <= FIRST or self._calls % EVERY == 0 or settings.debug):
             said = f"{name}{what}{given}, call {self._calls}"

@@ -1,7 +1,13 @@
-"""The end of all ranks when one of them fails, with its error shown once."""
+"""The end of all ranks when one of them fails, with its error shown once.
+
+Ranks of `gtensor launch` also note their calls in its folder, and when they leave: the launcher
+reads there who waits for whom.
+"""
 
 from __future__ import annotations
 
+import atexit
+import json
 import mmap
 import os
 import sys
@@ -11,8 +17,10 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from gtensor.distributed.keeper import ENDS
+from gtensor.system.atomic import write_file
 from gtensor.system.files import read_all
 
 if TYPE_CHECKING:
@@ -21,6 +29,8 @@ if TYPE_CHECKING:
 FOLDER = "GTENSOR_LAUNCH_FOLDER"  # the variable with `gtensor launch`'s folder for `Log`
 BYTES = 1024  # of a rank's file there
 _ABORTED = "aborted"  # the file there of the first rank that ended all
+_LEFT = "left"  # the files there of ranks whose programs have ended, with their numbers of calls
+_MOST_LEFT = _MOST_ENDS = 1 << 20  # bytes of one
 _STEP, _MOST = 0.3, 1.2  # seconds
 
 
@@ -57,11 +67,21 @@ def install(comm: Communicator) -> None:
     threading.excepthook = ended_thread
 
 
+class Call(NamedTuple):
+    """The latest collective that a rank has begun: the `number`-th of a communicator."""
+
+    process: int
+    communicator: str  # its name, the same on all ranks; "" before the first call
+    number: int
+    text: str
+
+
 class Log:
-    """The latest call of each rank, in a file that `gtensor launch` reads when a rank was killed.
-    """
+    """The latest call of each rank, in a file that `gtensor launch` reads."""
 
     def __init__(self, rank: int) -> None:
+        self.rank, self.process = rank, os.getpid()
+        self.calls: dict[str, int] = {}  # of each communicator
         self._map: mmap.mmap | None = None
         if folder := os.environ.get(FOLDER):
             file = os.open(Path(folder) / str(rank), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -70,13 +90,31 @@ class Log:
                 self._map = mmap.mmap(file, BYTES)
             finally:
                 os.close(file)
-            self.note("")
+            self.note("", 0, "")
+            _logs.append(self)
 
-    def note(self, text: str) -> None:
-        """Keep the text, and this process's number."""
+    def note(self, communicator: str, number: int, text: str) -> None:
+        """Keep the call, and this process's number."""
         if self._map is not None:
-            line = f"{os.getpid()} {text}".encode()[:BYTES]
+            self.calls[communicator] = number
+            line = f"{self.process} {communicator}:{number} {text}".encode()[:BYTES]
             self._map[:] = line.ljust(BYTES)
+
+    def leave(self) -> None:
+        """This rank calls nothing any more, and has not failed."""
+        with suppress(OSError):  # `gtensor launch` is gone
+            write_file(Path(os.environ[FOLDER]) / f"{_LEFT}{self.rank}",
+                       json.dumps(self.calls).encode())
+
+
+_logs: list[Log] = []
+
+
+@atexit.register  # at import, so that what a program registers later may still call collectives
+def _leave() -> None:
+    for log in _logs:
+        if log.process == os.getpid():  # not a fork
+            log.leave()
 
 
 def note_abort(status: int) -> None:
@@ -86,7 +124,7 @@ def note_abort(status: int) -> None:
     """
     if folder := os.environ.get(FOLDER):
         with suppress(OSError, ValueError):  # another was first, or `gtensor launch` is gone
-            if all(map(_runs, noted(Path(folder)))):
+            if all(_runs(call.process) for call in noted(Path(folder)).values()):
                 file = os.open(Path(folder) / _ABORTED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 os.write(file, str(status).encode())
                 os.close(file)
@@ -106,14 +144,49 @@ def _runs(process: int) -> bool:
     return False
 
 
-def noted(folder: Path) -> dict[int, tuple[int, str]]:
-    """By process number: the rank, and its latest call."""
+def noted(folder: Path) -> dict[int, Call]:
+    """The latest call of each rank."""
     found = {}
     for path in folder.iterdir():
-        if path.name == _ABORTED:
-            continue
-        text = bytes(read_all(path, BYTES)).decode(errors="replace").strip("\0 ")
-        number, _, text = text.partition(" ")
-        if number:
-            found[int(number)] = int(path.name), text
+        if path.name.isdecimal():
+            with suppress(ValueError):  # its rank has not written it yet
+                line = read_all(path, BYTES).decode(errors="replace")
+                process, place, text = line.split(" ", 2)
+                communicator, _, number = place.partition(":")
+                found[int(path.name)] = Call(int(process), communicator, int(number),
+                                             text.rstrip())
     return found
+
+
+def departed(folder: Path) -> dict[int, dict[str, int]]:
+    """The ranks that have left, each with its numbers of calls of its communicators."""
+    return {int(path.name.removeprefix(_LEFT)): json.loads(read_all(path, _MOST_LEFT))
+            for path in folder.iterdir() if path.name.startswith(_LEFT)}
+
+
+def abandoned(folder: Path, ranks: int) -> str | None:
+    """In words: a rank that has left, and another one's call that needs it."""
+    left = departed(folder)
+    for rank, call in sorted(noted(folder).items() if left else ()):
+        for gone, calls in sorted(left.items()):
+            if rank not in left and calls.get(call.communicator, call.number) < call.number:
+                return (f"rank {gone} of {ranks} has ended, and this call waits for it: "
+                        f"{call.text}")
+    return None
+
+
+def ends(folder: Path) -> list[tuple[int, int]]:
+    """The ranks that ended by themselves, in this order, each with its status or -signal."""
+    with suppress(OSError):
+        lines = read_all(folder / ENDS, _MOST_ENDS).decode().splitlines()
+        return [(int(rank), int(code)) for rank, code in map(str.split, lines)]
+    return []
+
+
+def first_early(folder: Path) -> tuple[int, int] | None:
+    """The first rank that ended before its time, and its status or -signal; None if not known."""
+    left, calls = departed(folder), noted(folder)
+    early = [(rank, code) for rank, code in ends(folder) if code < 0 or rank not in left]
+    # Only of programs that use this package it is known whether status 0 was their end.
+    sure = [(rank, code) for rank, code in early if code or rank in calls]
+    return sure[0] if sure else early[0] if len(early) == 1 else None

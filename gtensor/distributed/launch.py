@@ -3,63 +3,67 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
 
+from gtensor.distributed import keeper
 from gtensor.distributed.errors import DistributedError
-from gtensor.distributed.failing import FOLDER, aborted, noted
+from gtensor.distributed.failing import FOLDER, abandoned, aborted, ends, first_early, noted
 from gtensor.system.commands import found_command
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PATIENCE = 10.0  # seconds after Ctrl-C, in which a step may end and be saved
 _GRACE = 3.0  # seconds from SIGTERM to SIGKILL
-_BLOCK = re.compile(r"PID (\d+) RUNNING AT|EXIT CODE: (\d+)")
+_LOOK = 0.5  # seconds between looks whether a rank waits for one that has left
 
 
 def launch(ranks: int, command: Sequence[str], timeout: int | None = None) -> int:
     """Run the command as so many ranks on this machine; the exit status.
 
     Ranks share the processors: each gets its number of threads, unless the environment says
-    another. Ctrl-C goes to all ranks, a second one kills them.
+    another. Ctrl-C goes to all ranks, a second one kills them. A rank
+    that ends while others need it ends all, and is named.
 
     Raises DistributedError if there is no mpiexec, or no such command.
     """
     starter = mpiexec()
     try:
-        words = [starter, "-n", str(ranks), *found_command(
-            command, "gtensor launch", "gtensor launch -n 2 -- python train.py")]
+        words = found_command(command, "gtensor launch", "gtensor launch -n 2 -- python train.py")
     except ValueError as error:
         raise DistributedError(str(error)) from None
-    with TemporaryDirectory(prefix="gtensor-launch-") as folder:
+    with TemporaryDirectory(prefix="gtensor-launch-") as name:
+        folder = Path(name)
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=environment(ranks, folder, timeout), start_new_session=True)
-        reader = _Reader()
-        threads = [threading.Thread(target=reader.copy, args=pair, daemon=True)
+            [starter, "-n", str(ranks), sys.executable, "-I", "-S", keeper.__file__, name, *words],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=environment(ranks, name, timeout), start_new_session=True)
+        threads = [threading.Thread(target=_copy, args=pair, daemon=True)
                    for pair in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))]
         for thread in threads:
             thread.start()
         with _ended_by_terminate():
             try:
-                status = _waited(process)
+                status, told = _waited(process, folder, ranks)
             finally:
                 if process.poll() is None:
                     _end(process)
         for thread in threads:
             thread.join(5)
-        ended = aborted(Path(folder))
-        if ended is not None:  # the others were killed for it, and mpiexec may tell of one of them
+        ended = aborted(folder)
+        if ended is not None:  # the others were killed for it
             return 130 if status == 130 else ended
-        if told := reader.killed(Path(folder), ranks):
+        if told is None and status != 130:
+            status, told = _early(folder, ranks, status)
+        if told is not None:
             print(f"gtensor launch: {told}", file=sys.stderr, flush=True)
         return status
 
@@ -88,21 +92,52 @@ def environment(ranks: int, folder: str, timeout: int | None) -> dict[str, str]:
     return made
 
 
-def _waited(process: subprocess.Popen[bytes]) -> int:
-    """The exit status; Ctrl-C is passed on once, then all are killed."""
-    asked = False
+def _waited(process: subprocess.Popen[bytes], folder: Path, ranks: int) -> tuple[int, str | None]:
+    """The exit status, and why, if a rank waits for one that has left.
+
+    Ctrl-C is passed on once, then all are killed.
+    """
+    asked, seen = 0.0, None  # when Ctrl-C came; who waited at the last look
     while True:
         try:
-            status = process.wait(_PATIENCE if asked else None)
-            return 130 if asked and status else status if status >= 0 else 128 - status
+            status = process.wait(_LOOK)
+            return 130 if asked and status else status if status >= 0 else 128 - status, None
         except KeyboardInterrupt:
-            if not asked:
-                process.send_signal(signal.SIGINT)
-                asked = True
-                continue
+            if asked:
+                return 130, None
+            process.send_signal(signal.SIGINT)
+            asked = time.monotonic()
         except subprocess.TimeoutExpired:
-            pass
-        return 130
+            if asked:
+                if time.monotonic() > asked + _PATIENCE:
+                    return 130, None
+                continue
+            told = abandoned(folder, ranks)
+            if told is not None and told == seen:  # not a note that was half written
+                return 1, told
+            seen = told
+
+
+def _early(folder: Path, ranks: int, status: int) -> tuple[int, str | None]:
+    """The status, and in words which rank ended all by its own end; what the others waited for."""
+    found = ends(folder)
+    if len(found) == ranks and all(code >= 0 for _, code in found):
+        return status, None
+    first, calls = first_early(folder), noted(folder)
+    if first is None:
+        told = f"a rank of {ranks} ended early, and mpiexec ended the others with status {status}"
+        status = status or 1
+    else:
+        rank, code = first
+        told = f"rank {rank} of {ranks} ended with status {code}, and the others with it"
+        status = code or 1
+        if code < 0:
+            name, status = signal.Signals(-code).name, 128 - code
+            told = f"rank {rank} of {ranks} was ended by signal {-code} ({name})"
+        if (own := calls.pop(rank, None)) is not None and own.text:
+            told += f"; its last collective: {own.text}"
+    return status, told + "".join(f"\n  {call.text}" for _, call in sorted(calls.items())
+                                  if call.text)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -145,48 +180,23 @@ def _ended_by_terminate() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Reader:
-    """Copies the ranks' output, but not mpiexec's notice of a rank's end, which it reads."""
-
-    def __init__(self) -> None:
-        self.process: int | None = None
-        self.status = 0
-
-    def copy(self, source: IO[bytes], target: Any) -> None:
-        """Line by line, or what is there of a line."""
-        within = False
-        raw = target.buffer if hasattr(target, "buffer") else None
+def _copy(source: IO[bytes], target: Any) -> None:
+    """Copy the ranks' output, line by line, or what is there of a line; without mpiexec's own."""
+    within = False
+    raw = target.buffer if hasattr(target, "buffer") else None
+    pending = b""
+    while chunk := os.read(source.fileno(), 1 << 16):
+        lines = (pending + chunk).splitlines(keepends=True)
         pending = b""
-        while chunk := os.read(source.fileno(), 1 << 16):
-            lines = (pending + chunk).splitlines(keepends=True)
-            pending = b""
-            if lines and lines[-1].startswith(b"=") and not lines[-1].endswith(b"\n"):
-                pending = lines.pop()
-            for line in lines:
-                text = line.decode(errors="replace")
-                if text.startswith("=   BAD TERMINATION"):
-                    within = True
-                if within or text.startswith("====="):
-                    self._note(text)
-                    within = within and not text.startswith("Please see the FAQ page")
-                elif not text.startswith(("YOUR APPLICATION TERMINATED", "This typically refers",
-                                          "Please see the FAQ", "[mpiexec@", "[proxy:", "Abort(")):
-                    (raw.write(line) if raw else target.write(text))
-            target.flush()
-        source.close()
-
-    def _note(self, text: str) -> None:
-        for process, status in _BLOCK.findall(text):
-            self.process = int(process) if process else self.process
-            self.status = int(status) if status else self.status
-
-    def killed(self, folder: Path, ranks: int) -> str | None:
-        """In words: which rank a signal has ended, and what the others waited for."""
-        calls = noted(folder)
-        if self.process is None or self.process not in calls or not 0 < self.status < 32:
-            return None
-        rank, own = calls.pop(self.process)
-        name = signal.Signals(self.status).name
-        told = f"rank {rank} of {ranks} was ended by signal {self.status} ({name})"
-        told += f"; its last collective: {own}" if own else ""
-        return told + "".join(f"\n  {text}" for _, text in sorted(calls.values()) if text)
+        if lines and lines[-1].startswith(b"=") and not lines[-1].endswith(b"\n"):
+            pending = lines.pop()
+        for line in lines:
+            text = line.decode(errors="replace")
+            within = within or text.startswith("=   BAD TERMINATION")
+            if within or text.startswith("====="):
+                within = within and not text.startswith("Please see the FAQ page")
+            elif not text.startswith(("YOUR APPLICATION TERMINATED", "This typically refers",
+                                      "Please see the FAQ", "[mpiexec@", "[proxy:", "Abort(")):
+                (raw.write(line) if raw else target.write(text))
+        target.flush()
+    source.close()

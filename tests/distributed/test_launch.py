@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from distributed.ranks import ROOT, start
+from distributed.ranks import ROOT, start, until
 from gtensor.cli import main
-from gtensor.distributed import failing
+from gtensor.distributed import failing, keeper
 from gtensor.distributed import launch as launching
 
 HEAD = """
@@ -51,25 +52,36 @@ sys.exit(3 if comm.rank == 1 else 0)
     assert done.returncode == 3 and not done.stderr
 
 
-def test_sigterm_leaves_no_rank_that_ignores_it(tmp_path: Path) -> None:
-    path = script(tmp_path, """
+def running(folder: Path, ranks: int) -> tuple[subprocess.Popen[bytes], set[int]]:
+    """A launcher whose ranks ignore SIGTERM and wait, and all processes under it."""
+    path = script(folder, """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open(f"up{comm.rank}", "w").write(str(os.getpid()))
-time.sleep(600)
+time.sleep(6000)
 """)
-    running = subprocess.Popen(
-        [sys.executable, "-m", "gtensor", "launch", "-n", "2", "--", "python", path],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    told = [tmp_path / "up0", tmp_path / "up1"]
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "gtensor", "launch", "-n", str(ranks), "--", "python", path],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    told = [folder / f"up{rank}" for rank in range(ranks)]
     while not all(file.exists() and file.read_text() for file in told):
-        assert running.poll() is None
+        assert launcher.poll() is None
         time.sleep(0.02)
+    found = set(launching._descendants(launcher.pid))
+    assert found > {int(file.read_text()) for file in told}
+    return launcher, found
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("number", [signal.SIGTERM])
+def test_no_process_outlives_the_launcher(
+    number: signal.Signals, ranks: int, tmp_path: Path
+) -> None:
+    launcher, found = running(tmp_path, ranks)
     for _ in range(2):  # the second one while the first is obeyed
-        running.send_signal(signal.SIGTERM)
-    assert running.wait(60) == 128 + signal.SIGTERM
-    for file in told:
-        process = Path("/proc", file.read_text(), "stat")
-        assert not process.exists() or process.read_text().rpartition(")")[2].split()[0] == "Z"
+        launcher.send_signal(number)
+    ended = -number if number == signal.SIGKILL else 128 + number
+    assert launcher.wait(120) == ended
+    until(lambda: not any(map(failing._runs, found)))
 
 
 @pytest.mark.parametrize(("text", "told"), [
@@ -105,32 +117,73 @@ comm.broadcast(np.ones((2, 2)))
     assert lines[1].endswith("job.py:12)") and len(lines) == 2
 
 
-@pytest.mark.parametrize("aborted", [True, False])
-def test_a_rank_that_was_killed_for_the_error_of_another_is_not_the_cause(
-    aborted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("victim", [0, 2])
+def test_of_four_ranks_the_killed_one_is_named(victim: int, tmp_path: Path) -> None:
+    done = launch("--", sys.executable, script(tmp_path, f"""
+comm.barrier()
+if comm.rank == {victim}: os.kill(os.getpid(), signal.SIGKILL)
+comm.barrier()
+"""), ranks=4)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert done.stderr.startswith(
+        f"gtensor launch: rank {victim} of 4 was ended by signal 9 (SIGKILL); its last collective: "
+        f"rank {victim} of 4: barrier (")
+    assert done.stderr.count("\n") == 4
+
+
+@pytest.mark.parametrize(("end", "told"), [
+    ("os._exit(0)", "rank 1 of 2 ended with status 0, and the others with it; its last collective: "
+                    "rank 1 of 2: all_reduce of shape (3,)"),
+    ("sys.exit(0)", "rank 1 of 2 has ended, and this call waits for it: rank 0 of 2: barrier ("),
+])
+def test_a_rank_that_ends_in_the_middle_is_named_at_once(
+    end: str, told: str, tmp_path: Path
 ) -> None:
-    """mpiexec tells of whichever rank it finds first: a stand-in for it tells of the other one."""
-    starter = tmp_path / "mpiexec"
-    starter.write_text(f"""#!{sys.executable}
-import os, sys
-from pathlib import Path
-folder = Path(os.environ["GTENSOR_LAUNCH_FOLDER"])
-(folder / "0").write_bytes(b"{os.getpid()} barrier ()".ljust(1024))
-sys.path.insert(0, {str(ROOT)!r})
-from gtensor.distributed import failing
-if {aborted}:
-    failing.note_abort(1)
-print("=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", file=sys.stderr)
-print("=   RANK 0 PID {os.getpid()} RUNNING AT here", file=sys.stderr)
-print("=   EXIT CODE: 9", file=sys.stderr)
-sys.exit(9)
-""")
-    starter.chmod(0o755)
-    monkeypatch.setattr("gtensor.distributed.launch.mpiexec", lambda: str(starter))
-    status = launching.launch(2, ["python"])
-    assert status == (1 if aborted else 9)
-    assert ("rank 0 of 2 was ended by signal 9" in capsys.readouterr().err) == (not aborted)
+    """With status 0; before the deadline, which is behind that of the test."""
+    done = launch("--", sys.executable, script(tmp_path, f"""
+comm.all_reduce(np.ones(3))
+if comm.rank == 1: {end}
+comm.barrier()
+"""))
+    assert done.returncode == 1 and done.stderr.startswith(f"gtensor launch: {told}"), done.stderr
+
+
+def test_a_rank_may_end_before_others_that_need_it_no_more(tmp_path: Path) -> None:
+    done = launch("--", sys.executable, script(tmp_path, """
+own = comm.split(comm.rank)
+comm.barrier()
+if comm.rank == 0:
+    while not pathlib.Path(os.environ["GTENSOR_LAUNCH_FOLDER"], "left1").exists(): time.sleep(0.01)
+    for _ in range(9): own.barrier()
+    time.sleep(2)  # while the launcher looks
+"""))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(("ends", "left", "joined", "first"), [
+    ("2 -11\n1 -9\n", "", "0123", (2, -11)),
+    ("1 0\n0 1\n", "", "0123", (1, 0)),
+    ("1 0\n0 1\n", "1", "0123", (0, 1)),
+    ("3 0\n2 3\n", "", "", (2, 3)),
+    ("3 0\n", "", "", (3, 0)),
+    ("3 0\n2 0\n", "", "", None),  # one of them was needed, without a word
+    ("1 -6\n", "1", "1", (1, -6)),
+    ("", "", "01", None),
+])
+def test_the_first_rank_that_ended_before_its_time(
+    ends: str, left: str, joined: str, first: Any, tmp_path: Path
+) -> None:
+    (tmp_path / keeper.ENDS).write_text(ends)
+    for rank in left:
+        (tmp_path / f"left{rank}").write_text('{"0": 3}')
+    for rank in joined:
+        (tmp_path / rank).write_bytes(b"77 0:3 barrier".ljust(failing.BYTES))
+    assert failing.first_early(tmp_path) == first
+
+
+def test_an_end_that_nobody_noted_is_that_of_a_rank(tmp_path: Path) -> None:
+    assert launching._early(tmp_path, 4, 0) == (
+        1, "a rank of 4 ended early, and mpiexec ended the others with status 0")
 
 
 def test_an_abort_after_the_end_of_another_rank_is_not_the_cause(
@@ -139,10 +192,10 @@ def test_an_abort_after_the_end_of_another_rank_is_not_the_cause(
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     monkeypatch.setenv(failing.FOLDER, str(tmp_path))
-    (tmp_path / "0").write_bytes(f"{gone.pid} barrier".encode().ljust(failing.BYTES))
+    (tmp_path / "0").write_bytes(f"{gone.pid} 0:1 barrier".encode().ljust(failing.BYTES))
     failing.note_abort(1)
     assert failing.aborted(tmp_path) is None
-    (tmp_path / "0").write_bytes(f"{os.getpid()} barrier".encode().ljust(failing.BYTES))
+    (tmp_path / "0").write_bytes(f"{os.getpid()} 0:1 barrier".encode().ljust(failing.BYTES))
     for status in (3, 1):  # the first one counts
         failing.note_abort(status)
     assert failing.aborted(tmp_path) == 3 and len(failing.noted(tmp_path)) == 1
