@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 ENDS = "ends"  # the notes: a line for each end, with the rank, and its status or -signal
-_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _IGNORED = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)  # that Python handles itself
 
@@ -32,7 +32,7 @@ def main(folder: str, *command: str) -> NoReturn:
     prctl, keeper = ctypes.CDLL(None).prctl, os.getpid()
     child = os.fork()
     if not child:
-        prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != keeper:
             os._exit(1)
         for number in _IGNORED:

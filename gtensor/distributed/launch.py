@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,8 +31,8 @@ def launch(ranks: int, command: Sequence[str], timeout: int | None = None) -> in
     """Run the command as so many ranks on this machine; the exit status.
 
     Ranks share the processors: each gets its number of threads, unless the environment says
-    another. Ctrl-C goes to all ranks, a second one kills them. A rank
-    that ends while others need it ends all, and is named.
+    another. Ctrl-C goes to all ranks, a second one kills them. When this process ends, however that
+    happens, no rank is left. A rank that ends while others need it ends all, and is named.
 
     Raises DistributedError if there is no mpiexec, or no such command.
     """
@@ -45,12 +46,13 @@ def launch(ranks: int, command: Sequence[str], timeout: int | None = None) -> in
         process = subprocess.Popen(
             [starter, "-n", str(ranks), sys.executable, "-I", "-S", keeper.__file__, name, *words],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=environment(ranks, name, timeout), start_new_session=True)
+            env=environment(ranks, name, timeout), start_new_session=True,
+            preexec_fn=_ended_with_this())
         threads = [threading.Thread(target=_copy, args=pair, daemon=True)
                    for pair in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))]
         for thread in threads:
             thread.start()
-        with _ended_by_terminate():
+        with _ended_by_signals():
             try:
                 status, told = _waited(process, folder, ranks)
             finally:
@@ -90,6 +92,21 @@ def environment(ranks: int, folder: str, timeout: int | None) -> dict[str, str]:
         size = shutil.get_terminal_size()
         made.update(TTY_COMPATIBLE="1", COLUMNS=str(size.columns), LINES=str(size.lines))
     return made
+
+
+def _ended_with_this() -> Callable[[], None]:
+    """What mpiexec does first: from then on it is killed when this thread ends.
+
+    Its helper process then kills the ranks.
+    """
+    prctl, this = ctypes.CDLL(None).prctl, os.getpid()
+
+    def begin() -> None:
+        prctl(keeper.PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        if os.getppid() != this:
+            os._exit(1)
+
+    return begin
 
 
 def _waited(process: subprocess.Popen[bytes], folder: Path, ranks: int) -> tuple[int, str | None]:
@@ -167,17 +184,23 @@ def _descendants(process: int) -> list[int]:
 
 
 @contextmanager
-def _ended_by_terminate() -> Iterator[None]:
-    """Within the block, SIGTERM (of a batch system) is SystemExit, once: no rank is left."""
+def _ended_by_signals() -> Iterator[None]:
+    """Within the block, SIGTERM (of a batch system) and SIGHUP (of a terminal that is closed) are
+    SystemExit, once: no rank is left."""
     def end(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)
+              if signal.getsignal(each) is not signal.SIG_IGN}  # as nohup has it
+    for each in before:
+        signal.signal(each, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _copy(source: IO[bytes], target: Any) -> None:

@@ -72,7 +72,7 @@ time.sleep(6000)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("number", [signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_no_process_outlives_the_launcher(
     number: signal.Signals, ranks: int, tmp_path: Path
 ) -> None:
