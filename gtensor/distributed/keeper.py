@@ -15,6 +15,7 @@ import ctypes
 import os
 import resource
 import signal
+import socket
 import sys
 from contextlib import suppress
 from typing import NoReturn
@@ -29,6 +30,7 @@ def main(folder: str, *command: str) -> NoReturn:
     """Run the command, note its end, and end alike."""
     # Signals for the rank reach this process, too, which has to survive them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    close_to_others()
     prctl, keeper = ctypes.CDLL(None).prctl, os.getpid()
     child = os.fork()
     if not child:
@@ -55,6 +57,18 @@ def main(folder: str, *command: str) -> NoReturn:
         os.kill(keeper, -code)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     os._exit(code % 256)
+
+
+def close_to_others() -> None:
+    """Let only this machine reach the ports that this process has inherited.
+
+    MPICH's mpiexec listens on all interfaces, has no setting for it, and hands its port down.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as port:
+            if port.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                port.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+                os.set_inheritable(int(name), False)
 
 
 if __name__ == "__main__":

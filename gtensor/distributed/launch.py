@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from gtensor.distributed import keeper
+from gtensor.distributed.environment import SECRET
 from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.failing import FOLDER, abandoned, aborted, ends, first_early, noted
 from gtensor.system.commands import found_command
@@ -24,6 +26,8 @@ from gtensor.system.commands import found_command
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PATIENCE = 10.0  # seconds after Ctrl-C, in which a step may end and be saved
 _GRACE = 3.0  # seconds from SIGTERM to SIGKILL
+LOCAL = {"HYDRA_IFACE": "lo", "HYDRA_LAUNCHER": "fork", "HYDRA_RMK": "user",
+         "UCX_NET_DEVICES": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # of ranks on one machine
 _LOOK = 0.5  # seconds between looks whether a rank waits for one that has left
 
 
@@ -81,8 +85,8 @@ def mpiexec() -> str:
 
 
 def environment(ranks: int, folder: str, timeout: int | None) -> dict[str, str]:
-    """The ranks' variables."""
-    made = {**os.environ, FOLDER: folder, "HYDRA_IFACE": os.environ.get("HYDRA_IFACE", "lo")}
+    """The ranks' variables. What listens does so for this machine only, where it has a setting."""
+    made = {**LOCAL, SECRET: secrets.token_hex(32), **os.environ, FOLDER: folder}
     each = max(1, len(os.sched_getaffinity(0)) // ranks)
     for name in THREADS:
         made.setdefault(name, str(each))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from distributed.ranks import ROOT, start, until
 from gtensor.cli import main
 from gtensor.distributed import failing, keeper
 from gtensor.distributed import launch as launching
+from gtensor.distributed.environment import SECRET
 
 HEAD = """
 import os, pathlib, signal, sys, threading, time
@@ -82,6 +85,53 @@ def test_no_process_outlives_the_launcher(
     ended = -number if number == signal.SIGKILL else 128 + number
     assert launcher.wait(120) == ended
     until(lambda: not any(map(failing._runs, found)))
+
+
+def listening(process: int) -> list[str]:
+    """The addresses at which a process listens, as the system writes them."""
+    inodes = set()
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            inodes.add(os.readlink(link))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == "0A" and f"socket:[{rest[5]}]" in inodes:
+                found.append(local)
+    return found
+
+
+def test_ranks_listen_at_loopback_only(tmp_path: Path) -> None:
+    """And have not inherited the port of mpiexec, which listens everywhere."""
+    launcher, found = running(tmp_path, 2)
+    heard = [listening(int((tmp_path / f"up{rank}").read_text())) for rank in range(2)]
+    own = {address for process in found for address in listening(process)}
+    launcher.send_signal(signal.SIGKILL)
+    launcher.wait(120)
+    until(lambda: not any(map(failing._runs, found)))
+    for address in heard[0] + heard[1]:
+        assert address.startswith("0100007F:")  # 127.0.0.1
+    assert any(address.startswith("00000000:") for address in own)
+
+
+def test_each_launch_has_a_secret_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SECRET, raising=False)
+    one, other = (launching.environment(2, "folder", None)[SECRET] for _ in range(2))
+    assert one != other and len(bytes.fromhex(one)) == 32
+    monkeypatch.setenv(SECRET, "given")
+    assert launching.environment(2, "folder", None)[SECRET] == "given"
+
+
+def test_a_keeper_closes_inherited_ports_to_other_machines() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as port, socket.socket() as other:
+        for each in (port, other):
+            each.set_inheritable(True)
+        keeper.close_to_others()
+        assert port.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16) == b"lo\0"
+        assert (port.get_inheritable(), other.get_inheritable()) == (False, True)
+        with socket.create_connection(("127.0.0.1", port.getsockname()[1])):
+            pass
 
 
 @pytest.mark.parametrize(("text", "told"), [
