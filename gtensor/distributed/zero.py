@@ -21,14 +21,15 @@ from gtensor.array.creation import asarray, tensor, zeros
 from gtensor.distributed.data_parallel import differing
 from gtensor.distributed.errors import DistributedError
 from gtensor.engine.context import enable_grad, no_grad
-from gtensor.engine.in_place import count_write
+from gtensor.engine.in_place import Write, count_write, write_all
 from gtensor.engine.outside import relocate
 from gtensor.engine.tensor import Tensor, is_floating, wrap
-from gtensor.nn.utils import clip_grad_norm_
+from gtensor.nn.utils import by_dtype, clip_grad_norm_
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.optim import SGD, Adam, AdamW, Lion
 from gtensor.optim.optimizer import Group, Optimizer, Parameters
 from gtensor.system.documents import UNLOADED, Facts
+from gtensor.system.interrupts import undivided
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -116,13 +117,18 @@ class Band:
         for number, _, place, leaf in self.segments:
             leaf.grad = mine[place:place + leaf.size].to(leaf.dtype) if used[number] else None
 
-    def exchange_parameters(self) -> None:
-        """Let all ranks have what each has updated."""
-        own = wrap(self.flat[self.comm.rank], self.device)
-        for _, _, place, leaf in self.segments:
-            if self.work != self.dtype:
-                own[place:place + leaf.size] = leaf.to(self.dtype)
-        self.comm.all_gather(self.flat[self.comm.rank], self.flat)
+    def outgoing(self) -> Array:
+        """Memory in which this rank's part is sent."""
+        return self.device.empty((self.part,), self.dtype, "bands of parameters")
+
+    def exchange_parameters(self, outgoing: Array) -> None:
+        """Let all ranks have what each has updated. On the CPU it allocates nothing more."""
+        self.device.assign(outgoing, self.flat[self.comm.rank])
+        if self.work != self.dtype:
+            own = wrap(outgoing, self.device)
+            for _, _, place, leaf in self.segments:
+                own[place:place + leaf.size] = leaf
+        self.comm.all_gather(outgoing, self.flat)
         for parameter in self.parameters:
             count_write(parameter)
 
@@ -252,23 +258,25 @@ class ZeroOptimizer(Optimizer):
     def step(self, closure: Callable[[], T] | None = None) -> T | None:  # type: ignore[override]
         """Update this rank's part of the parameters, and gather those of all ranks.
 
-        Raises as the optimizer's own; nothing is changed then.
+        Whole or not at all, as the optimizer's own, unless the ranks cannot exchange the parameters
+        (DistributedError): then go on from a checkpoint. Raises as the optimizer's own; nothing is
+        changed then.
         """
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
         self._prepare()
-        self._whole = None
         for mine, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             inner.update({name: value for name, value in mine.items() if name != "params"})
         self.inner.skip = self.skip
-        self.inner.step()
-        with no_grad():
-            for band in self._bands():
-                band.exchange_parameters()
-        self.inner.zero_grad()
-        self._ready = False
+        outgoing = [(band, band.outgoing()) for band in self._bands()]
+        with undivided(), no_grad():
+            self.inner.step()
+            self._whole, self._ready = None, False
+            self.inner.zero_grad()
+            for band, part in outgoing:
+                band.exchange_parameters(part)
         return loss
 
     def _bands(self) -> Iterator[Band]:
@@ -307,10 +315,11 @@ class ZeroOptimizer(Optimizer):
         parts = self.comm.all_gather_object(mine)
         norm = max(parts) if order == inf else sum(part**order for part in parts)**(1 / order)
         if norm > max_norm:
-            with no_grad():
-                for leaf in own:
-                    if leaf.grad is not None:
-                        leaf.grad *= max_norm / (norm + optimizer_kernels.TINY)
+            factor = max_norm / (norm + optimizer_kernels.TINY)
+            gradients = [leaf.grad for leaf in own if leaf.grad is not None]
+            write_all([Write(optimizer_kernels.scale, some, [
+                tensor(factor, dtype="float64", device=some[0].device)], {})
+                for some in by_dtype(gradients)])
         return tensor(norm)
 
     # -- state ------------------------------------------------------------------------------------

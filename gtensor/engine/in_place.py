@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from gtensor.engine.tape import Leaf, Node, Record, new_record
 from gtensor.engine.tensor import Tensor
 from gtensor.settings import settings
 from gtensor.system.bus import ListenerError
+from gtensor.system.interrupts import undivided
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Scalar
@@ -96,15 +97,54 @@ def write(
             other._version = storage.version
 
 
-def write_all(
-    op: Op, targets: Sequence[Tensor], values: Sequence[Tensor], params: Params
-) -> None:
-    """Overwrite many tensors of one device by one call of an op, such as an optimizer's update.
+class Write(NamedTuple):
+    """A call of an op that overwrites `targets`, tensors of one device; see `write_all`."""
 
-    The path gets the arrays of `targets` and `values`, and the targets' as `out`. The caller has
-    checked shapes and dtypes, and records no ops. An error before the path, or a TypeError or
-    ValueError of it, leaves all tensors as they were.
+    op: Op
+    targets: Sequence[Tensor]
+    values: Sequence[Tensor]
+    params: Params
+
+
+def write_all(writes: Sequence[Write], count: Callable[[], object] | None = None) -> None:
+    """Overwrite the tensors of all writes, or of none; then call `count`, which counts them.
+
+    A path gets the arrays of `targets` and `values`, and the targets' as `out`. The caller has
+    checked shapes and dtypes, and records no ops.
+
+    Before the first write, all tensors are checked, and all paths of the CPU are given the memory
+    that they need: `Op.asks` returns their parameter `work`. From the first write to the end of
+    `count` an interrupt waits. A listener's error at the end of an op is raised after all that.
     """
+    ready = [_checked(*write) for write in writes]
+    heard_error = None
+    with undivided():
+        for op, targets, device, arrays, params in ready:
+            refused = False
+            try:
+                execute(op, device, arrays, params)
+            except ListenerError as error:
+                heard_error = error
+            except (IndexError, TypeError, ValueError):  # a path raises these before it writes
+                refused = True
+                raise
+            finally:
+                if not refused:
+                    for target in targets:
+                        count_write(target)
+        if count is not None:
+            count()
+        if heard_error is not None:
+            try:
+                raise heard_error
+            finally:
+                del heard_error  # its traceback refers to this frame
+
+
+def _checked(
+    op: Op, targets: Sequence[Tensor], values: Sequence[Tensor], params: Params
+) -> tuple[Op, Sequence[Tensor], Device, list[Array], Params]:
+    """A write with its device, the arrays and the parameters of its path: all that may fail."""
     device = targets[0]._device
     outputs: list[Array] = []
     given: list[Array] = []
@@ -118,20 +158,14 @@ def write_all(
     for array in outputs:
         if 0 in array.strides or not getattr(array.flags, "writeable", True):
             check_writable(op.name, array)
+    params = {**params, "out": tuple(outputs)}
     if device.type == "cpu":  # on CUDA the update looks for all overlaps at once
         for i, (a, g) in enumerate(zip(outputs, given, strict=False)):
             if _overlap(device, a, g) and not _same_layout(a, g):
                 given[i] = device.copy(g, label=op.name)
-    refused = False
-    try:
-        execute(op, device, (*outputs, *given), {**params, "out": tuple(outputs)})
-    except (IndexError, TypeError, ValueError):  # a path raises these before it writes
-        refused = True
-        raise
-    finally:
-        if not refused:
-            for target in targets:
-                count_write(target)
+        if op.asks is not None:
+            params["work"] = op.asks(*outputs, *given, **params)
+    return op, targets, device, outputs + given, params
 
 
 def count_write(target: Tensor) -> None:

@@ -71,6 +71,7 @@ class Op:
         owns: bool = False,
         moves: bool = False,
         flops: Flops = None,
+        asks: Path | None = None,
         doc: str | None = None,
     ) -> None:
         for label, rule in (("cpu", cpu), ("gpu", gpu), ("samples", samples)):
@@ -96,6 +97,7 @@ class Op:
         self.owns = owns
         self.moves = moves
         self.flops = 0 if flops is None and view else flops
+        self.asks = asks  # makes what the CPU path works in, its parameter `work`: see `write_all`
         self.storage = FRESH if owns else GIVEN  # of outputs that are not views
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
         takes = arguments_of(cpu)

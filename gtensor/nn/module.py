@@ -14,6 +14,7 @@ from gtensor.nn.hooks import Hooked
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.updates.optimizer_kernels import total_norm
 from gtensor.system.documents import UNLOADED, Facts
+from gtensor.system.interrupts import undivided
 
 
 class Mismatch(NamedTuple):
@@ -306,12 +307,13 @@ class Module(Movable, Hooked):
             ready = {name: value.detach().to(places[name].device).to(places[name].dtype)
                      if name in places else value.detach().to(home or value.device).clone()
                      for name, value in values.items()}
-            for name, value in ready.items():
-                if name in places:
-                    places[name][...] = value
-            for name, (module, own, _) in late.items():
-                if name not in places or strict and name not in ready:
-                    module._buffers[own] = ready.get(name)
+            with undivided():
+                for name, value in ready.items():
+                    if name in places:
+                        places[name][...] = value
+                for name, (module, own, _) in late.items():
+                    if name not in places or strict and name not in ready:
+                        module._buffers[own] = ready.get(name)
         return mismatch
 
     def late_buffers(self) -> dict[str, tuple[Module, str, tuple[int, ...]]]:

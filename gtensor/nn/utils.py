@@ -11,7 +11,7 @@ from gtensor.array.creation import zeros
 from gtensor.engine.cached_values import CachedValue
 from gtensor.engine.checkpointing import run_region
 from gtensor.engine.context import grad_enabled, no_grad
-from gtensor.engine.in_place import write_all
+from gtensor.engine.in_place import Write, write_all
 from gtensor.engine.levels import Traced
 from gtensor.engine.tensor import Tensor
 from gtensor.nn.module import Module
@@ -60,8 +60,8 @@ def clip_grad_norm_(
                              f" is {norm.item()}, so they cannot be clipped; find the op with "
                              "gt.detect_anomaly()")
         if factor.device.type != "cpu" or factor.item() != 1:
-            for some in by_dtype(gradients):
-                write_all(optimizer_kernels.scale, some, [factor], {})
+            write_all([Write(optimizer_kernels.scale, some, [factor], {})
+                       for some in by_dtype(gradients)])
     return norm
 
 
@@ -72,9 +72,10 @@ def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -
     """
     if not clip_value >= 0:
         raise ValueError(f"clip_value={clip_value} given; wanted a number of 0 or more")
+    params = {"options": [{"limit": float(clip_value)}]}
     with no_grad():
-        for some in by_dtype(_gradients(parameters)):
-            write_all(optimizer_kernels.clip, some, [], {"options": [{"limit": float(clip_value)}]})
+        write_all([Write(optimizer_kernels.clip, some, [], params)
+                   for some in by_dtype(_gradients(parameters))])
 
 
 def by_dtype(gradients: list[Tensor]) -> list[list[Tensor]]:

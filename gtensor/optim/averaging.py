@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.array.creation import asarray, empty, tensor
 from gtensor.engine.context import no_grad
-from gtensor.engine.in_place import write_all
+from gtensor.engine.in_place import Write, write_all
 from gtensor.engine.tensor import Tensor, is_floating
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.system.documents import UNLOADED, Facts
+from gtensor.system.interrupts import undivided
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -95,20 +96,26 @@ class EMA:
                 "which would copy the weights again; wanted a first one before it")
         live = {device: self._next_weight(device, replays, count=not number)
                 for number, (device, replays) in enumerate(captured.items())}
-        with no_grad():
-            for (device, _), pairs in together.items():
-                weights, averages = ([*some] for some in zip(*pairs, strict=True))
-                if self.n_averaged == 0:
+        if not self.n_averaged:  # a copy that is interrupted is made again by the next call
+            with no_grad():
+                for pairs in together.values():
                     for weight, average in pairs:
                         average[...] = weight
-                    continue
-                params: Params = {"options": [{"weight": 1 - self._share()}],
-                                  "rows": [0] * len(pairs)}
-                if device in live:
-                    params["live"] = [live[device]]
-                write_all(optimizer_kernels.average, averages, weights, params)
-        if not captured:
-            self.n_averaged += 1
+            self.n_averaged = 1
+            return
+        writes = []
+        for (device, _), pairs in together.items():
+            weights, averages = ([*some] for some in zip(*pairs, strict=True))
+            params: Params = {"options": [{"weight": 1 - self._share()}]}
+            if device in live:
+                params["live"] = [live[device]]
+            writes.append(Write(optimizer_kernels.average, averages, weights, params))
+
+        def count() -> None:
+            self.n_averaged += not captured
+
+        with no_grad():
+            write_all(writes, count)
 
     def _next_weight(self, device: Device, replays: Replays, count: bool) -> Array:
         """A number in device memory, which each replay sets to the share of the weights then."""
@@ -219,9 +226,10 @@ class EMA:
             raise ValueError(f"the state given does not fit this EMA: {'; '.join(wrong)}; nothing "
                              "was loaded")
         averaged = facts.count("n_averaged")
-        _assign((self._averages[name], value) for name, value in values.items()
-                if value is not None)
-        self.n_averaged = averaged
+        with undivided():
+            _assign((self._averages[name], value) for name, value in values.items()
+                    if value is not None)
+            self.n_averaged = averaged
 
 
 def _assign(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:

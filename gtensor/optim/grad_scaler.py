@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakKeyDictionary
@@ -10,11 +11,12 @@ from weakref import WeakKeyDictionary
 from gtensor.array.creation import asarray, full
 from gtensor.backend import get_device
 from gtensor.engine.context import no_grad
-from gtensor.engine.in_place import write_all
+from gtensor.engine.in_place import Write, write_all
 from gtensor.engine.tensor import Tensor
 from gtensor.nn.utils import by_dtype
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.system.documents import UNLOADED, Facts
+from gtensor.system.interrupts import undivided
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -136,7 +138,10 @@ class GradScaler:
         self._enter(optimizer, _UNSCALED)
         gradients = [parameter.grad for group in optimizer.param_groups
                      for parameter in group["params"] if parameter.grad is not None]
+        if not gradients:
+            return
         found = self._found.setdefault(optimizer, {})
+        writes = []
         with no_grad():
             for some in by_dtype(gradients):
                 device = some[0].device
@@ -145,9 +150,8 @@ class GradScaler:
                     self._refuse_capture(device)
                     found[device] = device.fill(device.empty((), "float32", "GradScaler"), 0)
                 flag = asarray(found[device], device=device)
-                write_all(optimizer_kernels.unscale, [*some, flag], [scale], {})
-        if gradients:
-            self._stages[optimizer] = _UNSCALED
+                writes.append(Write(optimizer_kernels.unscale, [*some, flag], [scale], {}))
+            write_all(writes, partial(self._stages.__setitem__, optimizer, _UNSCALED))
 
     def _enter(self, optimizer: Optimizer, stage: str) -> None:
         """Raise RuntimeError if the optimizer has been there, or further, since `update`."""
@@ -173,9 +177,9 @@ class GradScaler:
         if self._stages.get(optimizer) != _UNSCALED:
             raise RuntimeError(f"step() of a GradScaler was given an {type(optimizer).__name__} "
                                "without gradients; wanted backward() before")
-        found = self._found[optimizer]
-        result = self._stepped(optimizer, found)
-        self._stages[optimizer] = _STEPPED
+        with undivided():
+            result = self._stepped(optimizer, self._found[optimizer])
+            self._stages[optimizer] = _STEPPED
         return result
 
     def _stepped(self, optimizer: Optimizer, found: dict[Device, Array]) -> Any:
@@ -205,25 +209,25 @@ class GradScaler:
         if new_scale is None and not found:
             raise RuntimeError("update() of a GradScaler was called without a step since the last "
                                "one; wanted step() before")
+        if new_scale is not None and not isinstance(new_scale, Tensor):
+            self._check_scale(new_scale)
+        scale = self._placed(found[0].device if found else get_device(None))
         with no_grad():
-            if new_scale is not None:
-                if not isinstance(new_scale, Tensor):
-                    self._check_scale(new_scale)
-                self._placed(get_device(None))[...] = new_scale
+            flags = [flag.to(scale.device) for flag in found]
+            while len(flags) > 1:
+                flags[:2] = [flags[0] + flags[1]]
+            with undivided():
+                if new_scale is not None:
+                    scale[...] = new_scale
+                else:
+                    write_all([Write(optimizer_kernels.update_scale, [scale, self._counted(),
+                                                                      *flags], [], {
+                        "growth": self._growth_factor, "backoff": self._backoff_factor,
+                        "interval": self._growth_interval})])
+                    found = [flag for flag in found if flag is not flags[0]]  # which became 0
                 for flag in found:
                     flag[...] = 0
-            else:
-                scale, first = self._placed(found[0].device), found[0]
-                for other in found[1:]:
-                    first += other.to(first.device)
-                    other[...] = 0
-                at_scale = first.to(scale.device)
-                write_all(optimizer_kernels.update_scale, [scale, self._counted(), at_scale], [], {
-                    "growth": self._growth_factor, "backoff": self._backoff_factor,
-                    "interval": self._growth_interval})
-                if at_scale is not first:
-                    first[...] = 0
-        self._stages.clear()
+                self._stages.clear()
 
     def _counted(self) -> Tensor:
         assert self._tracker is not None
@@ -283,9 +287,9 @@ class GradScaler:
             "scale", "growth_factor", "backoff_factor"))
         interval, tracker = facts.count("growth_interval", 1), facts.count("_growth_tracker")
         made = GradScaler(self._device, scale, growth, backoff, interval)
-        self._growth_factor, self._backoff_factor = made._growth_factor, made._backoff_factor
-        self._growth_interval, self._initial = interval, (scale, tracker)
-        if self._scale is not None:
-            with no_grad():
+        with undivided(), no_grad():
+            self._growth_factor, self._backoff_factor = made._growth_factor, made._backoff_factor
+            self._growth_interval, self._initial = interval, (scale, tracker)
+            if self._scale is not None:
                 self._scale[...] = scale
                 self._counted()[...] = tracker

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
 from gtensor.array.creation import asarray
 from gtensor.backend import DeviceError
 from gtensor.engine.context import enable_grad, no_grad
-from gtensor.engine.in_place import refuse_unwritable, write_all
+from gtensor.engine.in_place import Write, refuse_unwritable, write_all
 from gtensor.engine.op import Op
 from gtensor.engine.tensor import Tensor, is_like
 from gtensor.nn.module import Module
 from gtensor.ops.updates.optimizer_kernels import update_of
 from gtensor.system.bus import phase
 from gtensor.system.documents import UNLOADED, Facts, plain
+from gtensor.system.interrupts import undivided
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -244,8 +245,9 @@ class Optimizer:
         `closure` is called before, with gradients enabled; it computes the loss and its gradients,
         and `step` returns its result.
 
-        An interrupt (Ctrl-C) within it leaves parameters and state partly updated. To continue,
-        load a checkpoint, or handle signals between steps, as `gtensor train` does.
+        A step is applied whole or not at all. All memory that it needs is allocated before the
+        first write, so an OutOfMemoryError changes nothing, and the step may be tried again. An
+        interrupt (Ctrl-C) that comes after the first write is raised once the step is counted.
 
         Raises TypeError, ValueError or DeviceError if the lists of parameters were edited, or a
         gradient or the state does not fit its parameter (it was moved or converted since). Nothing
@@ -257,7 +259,7 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         due = self._due()
-        with no_grad(), phase("update", type(self).__name__):
+        with phase("update", type(self).__name__):
             self._update(due)
         return loss
 
@@ -278,6 +280,8 @@ class Optimizer:
 
     def _update(self, due: list[_Due]) -> None:
         """One call of the update for all parameters that differ in numbers only."""
+        writes: list[Write] = []
+        stepped: list[Slot] = []  # those that CUDA does not count
         together: dict[Any, list[_Due]] = {}
         for entry in due:
             slot, leaf, number = entry
@@ -298,12 +302,17 @@ class Optimizer:
             if device.type != "cpu":
                 more = self._counted(slots, rows, numbers, device)
             state = chain(*zip(*[slot.state for slot in slots], strict=True))
-            write_all(self.update, parameters, grads, {
+            writes.append(Write(self.update, parameters, grads, {
                 "state": tuple(state), "rows": rows,
-                "options": [self._known[number].params for number in numbers], **more})
+                "options": [self._known[number].params for number in numbers], **more}))
             if device.type == "cpu":
-                for slot in slots:
-                    slot.step += 1
+                stepped += slots
+
+        def count() -> None:
+            for slot in stepped:
+                slot.step += 1
+
+        write_all(writes, count)
 
     def _counted(
         self, slots: list[Slot], rows: list[int], groups: list[int], device: Device
@@ -446,15 +455,15 @@ class Optimizer:
         slots = [slot for group in self._slots for slot in group]
         loaded = [self._loaded(slot, number, states.get(number))
                   for number, slot in enumerate(slots)]
-        for slot, (step, arrays) in zip(slots, loaded, strict=True):
-            slot.step = step
-            if slot.counters is not None:
-                slot.parameter.device.fill(slot.counters.steps[slot.place:slot.place + 1], step)
-            for array, new_values in zip(slot.state, arrays, strict=True):
-                with no_grad():
+        with undivided(), no_grad():
+            for slot, (step, arrays) in zip(slots, loaded, strict=True):
+                slot.step = step
+                if slot.counters is not None:
+                    slot.parameter.device.fill(slot.counters.steps[slot.place:slot.place + 1], step)
+                for array, new_values in zip(slot.state, arrays, strict=True):
                     asarray(array, device=slot.parameter.device)[...] = new_values
-        for own, new in zip(self.param_groups, options, strict=True):
-            own.update(new)
+            for own, new in zip(self.param_groups, options, strict=True):
+                own.update(new)
 
     def _loaded(
         self, slot: Slot, number: int, given: Mapping[str, Any] | None

@@ -15,7 +15,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter_ns
 from types import CodeType
 from typing import Any, TypeAlias, TypeVar
@@ -524,12 +524,16 @@ class around:
                 raise
 
 
-@contextmanager
-def phase(name: str, module: str = "") -> Iterator[None]:
+def phase(name: str, module: str = "") -> AbstractContextManager[None]:
     """The block is a phase of a training step; `module` is what runs in it, such as "Adam"."""
-    if not bus.listeners:
-        yield
-        return
+    return _phase(name, module) if bus.listeners else _NO_PHASE
+
+
+_NO_PHASE = nullcontext()
+
+
+@contextmanager
+def _phase(name: str, module: str) -> Iterator[None]:
     before = here.phase, here.module, here.instruction
     try:
         here.phase, here.instruction = name, None

@@ -2,17 +2,58 @@
 
 CPython delivers signals at the entry of a function, at a jump back and at the end of a call: never
 between two stores, and never within a C call. So changes that must be complete are written as
-stores, or made one C call by `in_turn`.
+stores, or made one C call by `in_turn`. Longer ones are a block `with undivided():`.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # signal.signal looks up two enumerations: 7 us
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from operator import call
+from typing import Any
+
+_INTERRUPT = _signal.SIGINT
 
 
 def in_turn(*calls: Callable[[], object]) -> Callable[[], object]:
     """A C callable that makes these calls once, at its first call; an error ends them."""
     return partial(deque, map(call, calls), 0)
+
+
+class undivided:
+    """Within the block SIGINT is only noted; at its end the handler is called, once, if it came.
+
+    In other threads than the main one, in which handlers run, the block does nothing; nor does it
+    where the handler is not Python's, as SIGINT then ends the process, or is ignored. A handler of
+    another signal that raises ends the block. If it does so at the entry of `__exit__`, `__del__`
+    restores the handler.
+    """
+
+    _before: Any = None  # the handler, within the block
+
+    def __enter__(self) -> None:
+        before = _signal.getsignal(_INTERRUPT)
+        if not callable(before):
+            return
+        self._before = before
+        self._noted: list[Any] = []  # numbers and frames
+        noted = self._noted
+        try:
+            # a function that has no reference to this object, so that it can be collected
+            _signal.signal(_INTERRUPT, lambda number, frame: noted.append((number, frame)))
+        except ValueError:  # not the main thread
+            self._before = None
+
+    def __exit__(self, *exception: object) -> None:
+        before = self._before
+        if before is not None:
+            _signal.signal(_INTERRUPT, before)
+            self._before = None
+            if self._noted:
+                before(*self._noted[0])
+
+    def __del__(self) -> None:
+        if self._before is not None:
+            self.__exit__()

@@ -18,7 +18,7 @@ from ops.test_definitions import THROUGH
 import gtensor.distributed  # noqa: F401  registers its ops
 import gtensor.nn.functional as F  # and nn its own
 from gtensor.backend import Device
-from gtensor.engine.in_place import write_all
+from gtensor.engine.in_place import Write, write_all
 from gtensor.engine.op import Op, registry
 from gtensor.engine.tape import Leaf
 from gtensor.engine.tensor import FLOATING, Tensor, wrap
@@ -147,8 +147,9 @@ def _update(op: Op, states: int, **params: Any) -> tuple[Any, Any, tuple[int, ..
             more: dict[str, Any] = {"steps": [_STEP]}
             if device.type != "cpu":
                 more = {"steps": [(counter, 0)], "counts": [counter]}  # not counted
-            write_all(op, [parameter], [gradient], {
-                "options": [params], "rows": [0], "state": tuple(s._array for s in state), **more})
+            write_all([Write(op, [parameter], [gradient], {
+                "options": [params], "rows": [0], "state": tuple(s._array for s in state),
+                **more})])
             return parameter, *state
 
         return call
@@ -214,7 +215,7 @@ def _all(op: Op, params: dict[str, Any]) -> Call:
     """A write of the first tensor by an update of many."""
 
     def call(target: Tensor, *values: Tensor) -> Tensor:
-        write_all(op, [target], values, {**params, "rows": [0]})
+        write_all([Write(op, [target], values, {**params, "rows": [0]})])
         return target
 
     return call

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import gc
 import inspect
+import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -20,9 +21,10 @@ class Interrupt(BaseException):
 CALLS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW"}
 
 
-def interrupt_after(place: int, run: Callable[[], object]) -> bool:
+def interrupt_after(place: int, run: Callable[[], object], number: int | None = None) -> bool:
     """Run, raising Interrupt at the `place`-th point where CPython delivers signals; if there is
-    one. In a finalizer Python ignores it, and the run goes on.
+    one. In a finalizer Python ignores it, and the run goes on. With the `number` of a signal, that
+    is sent there, whose handler may raise Interrupt.
 
     These points are the entry of a function, a jump back and the end of a call: the instruction
     itself fails, so the handlers around the next one play no part. Not within what stands for a
@@ -34,7 +36,9 @@ def interrupt_after(place: int, run: Callable[[], object]) -> bool:
     def point() -> None:
         nonlocal passed
         passed += 1
-        if passed == place:
+        if passed == place and number is not None:
+            signal.raise_signal(number)
+        elif passed == place:
             raise Interrupt
 
     def trace(frame: FrameType, event: str, _: object) -> Any:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ml_dtypes import bfloat16
 
 import gtensor as gt
-from gtensor.engine.in_place import write_all
+from gtensor.engine.in_place import Write, write_all
 from gtensor.ops.build.formula import Formula, FormulaError
 from gtensor.ops.build.formula_numpy import Program, Text, plain
 from gtensor.ops.build.updates import Update
@@ -188,8 +188,8 @@ def test_arrays_that_overlap_are_updated_one_by_one(case: str) -> None:
                                "nesterov": False, "maximize": False}], "rows": [0] * len(targets)}
         wrap = [gt.asarray(a, device=device) for a in (*targets, *gradients)]
         with gt.no_grad():
-            write_all(optimizer_kernels.sgd, wrap[:len(targets)], wrap[len(targets):], {
-                **params, **({"steps": [1] * len(targets)} if device.type == "cpu" else {})})
+            write_all([Write(optimizer_kernels.sgd, wrap[:len(targets)], wrap[len(targets):], {
+                **params, **({"steps": [1] * len(targets)} if device.type == "cpu" else {})})])
         return device.to_numpy(memory)
 
     if case != "parameters overlap":

@@ -67,8 +67,8 @@ def test_steps_and_scales_equal_pytorchs(device, clip):
 def test_planted_fault_a_step_with_an_infinite_gradient_is_seen(monkeypatch):
     right = optimizer_kernels.unscale.cpu
 
-    def unnoticed(*arrays, out):
-        right(*arrays, out=out)
+    def unnoticed(*arrays, out, work):
+        right(*arrays, out=out, work=work)
         out[-1][...] = 0
         return out
 

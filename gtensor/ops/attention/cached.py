@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gtensor.backend import Device
-from gtensor.engine.in_place import write_all
+from gtensor.engine.in_place import Write, write_all
 from gtensor.engine.op import Op
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
@@ -95,6 +95,6 @@ def cached_attention(
     batch, length, _, features = packed.shape
     heads = packed.shape[2] - 2 * keys.shape[1]
     tables = () if cos is None or sin is None else (cos, sin)
-    write_all(cached_attention_op, (keys, values, packed), tables,
-              {"start": start, "scale": features**-0.5})
+    write_all([Write(cached_attention_op, (keys, values, packed), tables,
+                     {"start": start, "scale": features**-0.5})])
     return reshape(packed[:, :, :heads], (batch, length, heads * features))

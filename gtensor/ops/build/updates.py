@@ -24,7 +24,7 @@ A formula may have parameters that no caller gives:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -46,71 +46,87 @@ SMALL = 1024  # elements up to which buffers are kept for the next call
 _WIDE = 1e30  # float16 alone has a largest number below it; float32 overflows later
 
 
-_Numbered: TypeAlias = "tuple[Program, tuple[tuple[Array, ...], tuple[Array, ...]]]"
-
-
 class _Chosen(NamedTuple):
     """A program and its numbers, what they were made for, and what limits, where that is rare."""
 
     params: Params
     step: int
     dtype: np.dtype
-    states: int
+    arrays: int  # of a tensor
     program: Program
     numbers: tuple[tuple[Array, ...], tuple[Array, ...]]
-    rare: Callable[[], _Numbered] | None
+    rare: Program | None
     given: list[Params]  # what the numbers were made of, and those of `rare`
 
     def at(self, step: int) -> _Chosen:
         """The same for another step, of the same program."""
-        for params in self.given:
-            params["step"] = step
-        return self._replace(step=step, numbers=self.program.numbers(**self.given[0]))
+        given = [{**params, "step": step} for params in self.given]
+        return self._replace(step=step, given=given, numbers=self.program.numbers(**given[0]))
 
-    def write(self, arrays: Sequence[Array], rows: Sequence[Array]) -> None:
+    def full(self, size: int) -> list[Array]:
+        """Arrays of so many elements that hold one number each."""
+        return [full_tile(float(value), self.program.dtype, size) for value in self.numbers[1]]
+
+    def write(self, arrays: Sequence[Array], full: Sequence[Array], rows: Sequence[Array],
+              limited: Sequence[Array]) -> None:
         """One tile of contiguous arrays in the dtype that is computed in."""
-        program, (numbers, filled) = self.program, self.numbers
-        if filled:
-            rows = (*_full(filled, arrays[0]), *rows)
-        if not program.tile(*arrays, *numbers, *rows):
-            self.write_limited(arrays)
+        if full:
+            target = arrays[0]
+            rows = (*[row[:target.size].reshape(target.shape) for row in full], *rows)
+        if not self.program.tile(*arrays, *self.numbers[0], *rows):
+            self.write_limited(arrays, limited)
 
-    def write_limited(self, arrays: Sequence[Array]) -> None:
-        """The same where a watched value overflows."""
+    def write_limited(self, arrays: Sequence[Array], rows: Sequence[Array]) -> None:
+        """The same where a watched value overflows, a few elements at a time, in these rows."""
         assert self.rare is not None
-        program, (numbers, filled) = self.rare()
-        program.tile(*arrays, *numbers, *_full(filled, arrays[0]),
-                     *program.buffers(arrays[0].shape))
+        numbers, filled = self.rare.numbers(**self.given[1])
+        full = [full_tile(float(value), self.rare.dtype, SMALL) for value in filled]
+        flat = [a.reshape(-1) for a in arrays]
+        for start in range(0, flat[0].size, SMALL):
+            parts = [a[start:start + SMALL] for a in flat]
+            size = parts[0].size
+            self.rare.tile(*parts, *numbers, *[row[:size] for row in (*full, *rows)])
 
 
-def _full(numbers: tuple[Array, ...], like: Array) -> list[Array]:
-    return [full_tile(float(value), like.dtype, like.size).reshape(like.shape) for value in numbers]
+class _Tiles:
+    """Buffers of a tile's size, which all large tensors of an update share, by dtype."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[np.dtype, tuple[int, int, int]] = {}
+        self._made: dict[np.dtype, tuple[Scratch | None, Array]] = {}
+
+    def want(self, program: Program, copies: int, size: int) -> None:
+        """There shall be buffers for so many copies, and for what the program works in."""
+        floats, conditions, most = self._wanted.get(program.dtype, (0, 0, 0))
+        self._wanted[program.dtype] = (max(floats, program.floats + copies),
+                                       max(conditions, program.conditions), max(most, size))
+
+    def make(self) -> None:
+        """Make all that is wanted."""
+        for dtype, (floats, conditions, size) in self._wanted.items():
+            self._made[dtype] = (host().workspace(size, dtype, floats) if floats else None,
+                                 np.empty((conditions, size), np.bool_))
+
+    def of(self, dtype: np.dtype) -> tuple[Scratch | None, Array]:
+        """Floats and conditions."""
+        return self._made[dtype]
 
 
-class _Buffers:
-    """Buffers of a tile's size that all tensors of an update share."""
-
-    def __init__(self, tensors: Sequence[Array]) -> None:
-        self._tensors = tensors
-        self._made: dict[np.dtype, Scratch] = {}
-
-    def of(self, dtype: np.dtype, count: int) -> Scratch:
-        """At least so many, each as large as the largest tile."""
-        found = self._made.get(dtype)
-        if found is None or len(found.buffers) < count:
-            size = max([tile_size(tensor.shape) for tensor in self._tensors])
-            found = self._made[dtype] = host().workspace(size, dtype, count)
-        return found
+# What an update works in: functions that write, with what they are given, and the buffers of small
+# tensors by program and shape.
+_Work: TypeAlias = ("tuple[list[tuple[Callable[..., None], tuple[Any, ...]]], "
+                    "dict[tuple[Program, tuple[int, ...]], tuple[Array, ...]]]")
 
 
 def _in_tiles(
-    chosen: _Chosen, arrays: tuple[Array, ...], copied: list[bool], shared: _Buffers
+    chosen: _Chosen, arrays: tuple[Array, ...], copied: list[bool], full: Sequence[Array],
+    limited: tuple[Array, ...], shared: _Tiles,
 ) -> None:
     program = chosen.program
     if all(a.flags.c_contiguous for a in arrays):
         arrays = tuple([a.reshape(-1) for a in arrays])
     count = program.floats + sum(copied)
-    scratch = shared.of(program.dtype, count) if count else None
+    scratch, marks = shared.of(program.dtype)
     last: tuple[int, ...] | None = None
     for key in whole_tiles(arrays[0].shape):
         places = [a[key] for a in arrays]
@@ -118,24 +134,35 @@ def _in_tiles(
             last = places[0].shape
             buffers = [scratch(i, last) for i in range(count)] if scratch is not None else []
             rows = (*buffers[count - program.floats:],
-                    *[np.empty(last, np.bool_) for _ in range(program.conditions)])
+                    *[mark[:places[0].size].reshape(last) for mark in marks[:program.conditions]])
         if count == program.floats:
-            chosen.write(places, rows)
+            chosen.write(places, full, rows, limited)
             continue
         spare = iter(buffers)
-        _in_copies(chosen, places, copied, [next(spare) if c else None for c in copied], rows)
+        _in_copies(chosen, places, [next(spare) if c else None for c in copied], full, rows,
+                   limited)
 
 
-def _in_copies(chosen: _Chosen, places: Sequence[Array], copied: list[bool],
-               copies: list[Array | None], rows: Sequence[Array]) -> None:
+def _in_copies(chosen: _Chosen, places: Sequence[Array], copies: list[Array | None],
+               full: Sequence[Array], rows: Sequence[Array], limited: Sequence[Array]) -> None:
     values = [place if copy is None else copy for place, copy in zip(places, copies, strict=True)]
-    for value, place, copy in zip(values, places, copied, strict=True):
-        if copy:
-            value[...] = place
-    chosen.write(values, rows)
-    for i, copy in enumerate(copied):
-        if copy and i != 1:
-            places[i][...] = values[i]
+    for place, copy in zip(places, copies, strict=True):
+        if copy is not None:
+            copy[...] = place
+    chosen.write(values, full, rows, limited)
+    for i, copy in enumerate(copies):
+        if copy is not None and i != 1:
+            places[i][...] = copy
+
+
+def _buffers(small: dict[Any, tuple[Array, ...]], program: Program, shape: tuple[int, ...]
+             ) -> tuple[Array, ...]:
+    """What a program works in besides its arrays; tensors of one shape share it."""
+    found = small.get((program, shape))
+    if found is None:
+        found = program.spare.pop(shape, None) or program.buffers(shape)
+        small[program, shape] = found
+    return found
 
 
 NOTHING = SimpleNamespace(params=None)
@@ -150,14 +177,15 @@ class Update:
 
     def __init__(self, name: str, function: Path, other: dict[int, str] | None = None, *,
                  neglected: tuple[str, ...] = (), uniform: bool = False,
-                 counted: bool = False) -> None:
+                 counted: bool = False, quiet: bool = False) -> None:
         """`other`: names of the kernel for so many states, if not `name`. `counted`: CUDA counts
-        the updates of each tensor."""
+        the updates of each tensor. `quiet`: NumPy does not warn of infinite values."""
         self.formula = Formula(name, function)
         self.counted = counted
         self._names = other or {}
         self._neglected = neglected
         self.uniform = uniform
+        self._quiet = quiet
         self.limits = "most" in self.formula.params
         self._numbered = "step" in self.formula.params
         self._first = "first" in self.formula.params  # on the CPU later steps are then alike
@@ -168,45 +196,79 @@ class Update:
     # -- the CPU ----------------------------------------------------------------------------------
 
     def cpu(self, *arrays: Array, out: tuple[Array, ...], state: tuple[Array, ...] = (),
-            options: Sequence[Params], rows: Sequence[int],
-            steps: Sequence[int] = ()) -> tuple[Array, ...]:
-        """Tile by tile in the arrays, or in copies: in float32 of a half dtype, or contiguous."""
-        count = len(out)
-        shared = _Buffers(out)
-        for i, target in enumerate(out):
-            step = steps[i] if self._numbered else 0
-            self._one(target, arrays[count + i], state[i::count], options[rows[i]],
-                      min(step, 2) if self._first else step, shared)
+            options: Sequence[Params] = ({},), rows: Sequence[int] = (), steps: Sequence[int] = (),
+            work: _Work | None = None) -> tuple[Array, ...]:
+        """Tile by tile in the arrays, or in copies: in float32 of a half dtype, or contiguous.
+
+        `work` is what `asks` returned for the same arguments.
+        """
+        writes, small = work or self.asks(
+            *arrays, out=out, state=state, options=options, rows=rows, steps=steps)
+        if self._quiet:
+            with np.errstate(invalid="ignore"):
+                for function, given in writes:
+                    function(*given)
+        else:
+            for function, given in writes:
+                function(*given)
+        for (program, shape), buffers in small.items():  # kept for the next update
+            if len(program.spare) > 15:
+                program.spare.clear()
+            program.spare[shape] = buffers
         return out
 
-    def _one(self, target: Array, gradient: Array, state: tuple[Array, ...], params: Params,
-             step: int, shared: _Buffers) -> None:
-        known = self._known  # most tensors have these in common
-        if known.params is not params or (
-                known.dtype != target.dtype or known.states != len(state)):
-            known = self._known = self._chosen(params, step, target.dtype, state)
-        elif known.step != step:
-            known = self._known = (self._chosen(params, step, target.dtype, state) if self._first
-                                   else known.at(step))
-        program, shape = known.program, target.shape
-        arrays = (target, gradient, *state)
-        copied = [a.dtype != program.dtype or not a.flags.c_contiguous for a in arrays]
-        if target.size > SMALL or target.size > settings.tile_elements:
-            _in_tiles(known, arrays, copied, shared)
-            return
-        rows = program.spare.pop(shape, None) or program.buffers(shape)
-        if True in copied or known.numbers[1]:
-            _in_copies(known, arrays, copied,
-                       [np.empty(shape, program.dtype) if c else None for c in copied], rows)
-        elif not program.tile(*arrays, *known.numbers[0], *rows):
-            known.write_limited(arrays)
-        if len(program.spare) > 15:
-            program.spare.clear()
-        program.spare[shape] = rows
+    def asks(self, *arrays: Array, out: tuple[Array, ...], state: tuple[Array, ...] = (),
+             options: Sequence[Params] = ({},), rows: Sequence[int] = (), steps: Sequence[int] = ()
+             ) -> _Work:
+        """All memory that the path for the CPU takes, before it writes."""
+        work: _Work = [], {}
+        writes, small = work
+        copies: dict[tuple[np.dtype, tuple[int, ...]], list[Array]] = {}
+        shared = None
+        count, largest_small = len(out), min(SMALL, settings.tile_elements)
+        if self.uniform and len(arrays) > count:
+            options = [{**options[0], self.formula.inputs[1]: float(arrays[-1])}]
+        known = self._known
+        for i, target in enumerate(out):
+            of = (target, *state[i::count]) if self.uniform else (
+                target, arrays[count + i], *state[i::count])
+            step = 0 if not self._numbered else min(steps[i], 2) if self._first else steps[i]
+            params = options[rows[i]] if rows else options[0]
+            # most tensors have these in common
+            if known.params is not params or known.step != step or (
+                    known.dtype != target.dtype or known.arrays != len(of)):
+                known = self._known = self._chosen(params, step, of)
+            program, shape = known.program, target.shape
+            dtype = program.dtype
+            copied = [a.dtype != dtype or not a.flags.c_contiguous for a in of]
+            full = known.full(tile_size(shape)) if known.numbers[1] else ()
+            limited = () if known.rare is None else _buffers(small, known.rare, (SMALL,))
+            if target.size > largest_small:
+                shared = shared or _Tiles()
+                shared.want(program, sum(copied), tile_size(shape))
+                writes.append((_in_tiles, (known, of, copied, full, limited, shared)))
+                continue
+            buffers = _buffers(small, program, shape)
+            if True not in copied:
+                writes.append((known.write, (of, full, buffers, limited)))
+                continue
+            found = copies.setdefault((dtype, shape), [])
+            while len(found) < len(of):
+                found.append(np.empty(shape, dtype))
+            writes.append((_in_copies, (known, of, [
+                copy if needed else None for copy, needed in zip(found, copied, strict=False)],
+                full, buffers, limited)))
+        if shared is not None:
+            shared.make()
+        return work
 
-    def _chosen(
-        self, params: Params, step: int, dtype: np.dtype, state: tuple[Array, ...]
-    ) -> _Chosen:
+    def _chosen(self, params: Params, step: int, arrays: tuple[Array, ...]) -> _Chosen:
+        """The program for a tensor of these arrays."""
+        dtype, count, known = arrays[0].dtype, len(arrays), self._known
+        if not self._first and known.params is params and (
+                known.dtype == dtype and known.arrays == count):
+            again: _Chosen = known.at(step)
+            return again
         given: Params = {**params, **{n: params[n] or None for n in self._neglected}}
         if self._numbered:
             given["step"] = step
@@ -214,25 +276,27 @@ class Update:
                   if n in self.formula.params}
         rare, all_given = None, [given]
         if self.limits:
-            given["most"] = most = largest(state[-1].dtype)
+            given["most"] = most = largest(arrays[-1].dtype)
             if most > _WIDE:
                 all_given = [{**given, "most": None}, given]
-                rare = partial(self._program, dtype, len(state), given)
-        return _Chosen(params, step, dtype, len(state),
-                       *self._program(dtype, len(state), all_given[0]), rare, all_given)
+                rare = self._program(dtype, count, given)
+        program = self._program(dtype, count, all_given[0])
+        return _Chosen(params, step, dtype, count, program, program.numbers(**all_given[0]), rare,
+                       all_given)
 
-    def _program(self, dtype: np.dtype, states: int, params: Params) -> _Numbered:
+    def _program(self, dtype: np.dtype, arrays: int, params: Params) -> Program:
+        """For a tensor of so many arrays, with the flags of these parameters."""
         dtype = computed_in(dtype)
         static = _static(params)
-        key = dtype, states, static
+        key = dtype, arrays, static
         found = self._programs.get(key)
         if found is None:
-            inputs = self.formula.inputs
-            absent = tuple(range(2 + states, len(inputs)))
+            inputs, numbers = self.formula.inputs, (1,) if self.uniform else ()
+            absent = tuple(range(arrays + len(numbers), len(inputs)))
             found = self._programs[key] = Program(
-                self.formula.graphs(static, absent), dtype, self.formula, absent, (),
-                (inputs[0], *inputs[2:2 + states]))
-        return found, found.numbers(**params)
+                self.formula.graphs(static, absent, numbers), dtype, self.formula, absent, numbers,
+                (inputs[0], *inputs[2:arrays + len(numbers)]))
+        return found
 
     # -- CUDA -------------------------------------------------------------------------------------
 

@@ -14,22 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import BLOCK, elementwise, raw
 from gtensor.backend.multi_tensor import MultiTensor, Tensors, block_count, launch_apart
 from gtensor.engine.bind import Extras, bind
 from gtensor.engine.context import no_grad
 from gtensor.engine.op import Op
-from gtensor.ops.build.cpu_tiles import computed_in, whole_tiles
-from gtensor.ops.build.formula_numpy import numpy_path
+from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.updates import Update
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.backend.typing import Array
     from gtensor.engine.tensor import Tensor
 
 # -- optimizers ------------------------------------------------------------------------------------
@@ -93,10 +93,9 @@ def _lion(
     return p - rate * direction, beta2 * m + (1 - beta2) * g
 
 
-def _op(update: Update, doc: str, cpu: Path | None = None, name: str = "") -> Op:
-    return Op(name or update.formula.name, inputs="tensors", variadic=True,
-              cpu=cpu or update.cpu, gpu=update.gpu, backward=None, tangent=None, samples=None,
-              doc=doc)
+def _op(update: Update, doc: str, name: str = "") -> Op:
+    return Op(name or update.formula.name, inputs="tensors", variadic=True, cpu=update.cpu,
+              gpu=update.gpu, backward=None, tangent=None, samples=None, asks=update.asks, doc=doc)
 
 
 def update_of(op: Op) -> Update:
@@ -116,38 +115,20 @@ lion = _op(Update("lion", _lion, neglected=_DECAY, counted=True),
 # -- moving average and clipping -------------------------------------------------------------------
 
 
-_average = Update(
-    "average", lambda ns, average, value, *, weight: average + weight * (value - average))
-_scale = Update("scale", lambda ns, gradient, factor: gradient * factor, uniform=True)
-_clip = Update("clip", lambda ns, gradient, limit: ns.minimum(
-    ns.maximum(gradient, -limit), limit), uniform=True)
-
-
-def _each(update: Update) -> Path:
-    """The CPU path of an update of one value: each tensor in turn."""
-    path = numpy_path(update.formula)
-    number = update.formula.inputs[1]
-
-    def cpu(*arrays: Array, out: tuple[Array, ...], options: Sequence[Params] = ({},),
-            rows: Sequence[int] = ()) -> tuple[Array, ...]:
-        given = dict(options[0])
-        second: Any = given.pop(number, arrays[-1])
-        with np.errstate(invalid="ignore"):  # an infinite norm: inf * 0 is NaN, as documented
-            for i, target in enumerate(out):
-                path(target, second if update.uniform else arrays[len(out) + i], out=target,
-                     **given)
-        return out
-
-    return cpu
+_average = Update("average", lambda ns, average, value, *, weight: average + weight * (
+    value - average), quiet=True)
+_scale = Update("scale", lambda ns, gradient, factor: gradient * factor,  # an infinite norm gives
+                uniform=True, quiet=True)                                 # inf * 0, which is NaN
+_clip = Update("clip", lambda ns, gradient, limit: ns.minimum(ns.maximum(gradient, -limit), limit),
+               uniform=True, quiet=True)
 
 
 average = _op(_average, "average += weight * (value - average), in place; the average's dtype is "
-              "float32 or wider.", _each(_average))
+              "float32 or wider.")
 scale = _op(_scale, "gradient *= factor, in place; the factor, 0-d, is the last input (float64 on "
-            "CUDA).",
-            _each(_scale), "scale_gradient")
+            "CUDA).", "scale_gradient")
 clip = _op(_clip, "Each element of the gradient at most the limit in size, in place; NaN stays "
-           "NaN.", _each(_clip), "clip_gradient")
+           "NaN.", "clip_gradient")
 
 
 TINY = 1e-6  # PyTorch's guard against a norm of 0
@@ -273,17 +254,34 @@ def total_norm(
 # -- the loss scale --------------------------------------------------------------------------------
 
 
-def _unscale_cpu(*arrays: Array, out: tuple[Array, ...]) -> tuple[Array, ...]:
+_Unscaling: TypeAlias = "tuple[Array, Array]"  # tiles: whether elements are finite, wide ones
+
+
+def _unscale_asks(*arrays: Array, out: tuple[Array, ...]) -> _Unscaling:
+    size, dtype = max([tile_size(gradient.shape) for gradient in out]), computed_in(out[0].dtype)
+    return np.empty(size, np.bool_), host().empty(
+        (size if dtype != out[0].dtype else 0,), dtype, "workspace")
+
+
+def _unscale_cpu(
+    *arrays: Array, out: tuple[Array, ...], work: _Unscaling | None = None
+) -> tuple[Array, ...]:
+    finite, wide = work or _unscale_asks(*arrays, out=out)
     *gradients, found = out
-    with np.errstate(divide="ignore", over="ignore"):  # a scale of 0 has the inverse infinity
-        inverse = np.float32(np.float64(1) / np.float64(arrays[-1]))
-    for gradient in gradients:
-        for key in whole_tiles(gradient.shape):
-            part = gradient[key]
-            if not np.isfinite(part).all():
-                found[...] = 1
-            with np.errstate(invalid="ignore", over="ignore"):
-                part[...] = part * computed_in(gradient.dtype).type(inverse)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        inverse = wide.dtype.type(np.float32(np.float64(1) / np.float64(arrays[-1])))  # of 0: inf
+        for gradient in gradients:
+            for key in whole_tiles(gradient.shape):
+                part = gradient[key]
+                if not np.isfinite(part, out=finite[:part.size].reshape(part.shape)).all():
+                    found[...] = 1
+                if part.dtype == wide.dtype:
+                    np.multiply(part, inverse, out=part)
+                else:
+                    copy = wide[:part.size].reshape(part.shape)
+                    copy[...] = part
+                    np.multiply(copy, inverse, out=copy)
+                    part[...] = copy
     return out
 
 
@@ -327,7 +325,7 @@ def _unscale_gpu(*arrays: Array, out: tuple[Array, ...]) -> tuple[Array, ...]:
 
 
 unscale = Op("unscale_gradient", inputs="tensors", variadic=True, cpu=_unscale_cpu,
-             gpu=_unscale_gpu, backward=None, tangent=None, samples=None,
+             gpu=_unscale_gpu, backward=None, tangent=None, samples=None, asks=_unscale_asks,
              doc="Gradients divided by the loss scale, the last input, in place; the last target "
              "becomes 1 if an element is infinite or NaN.")
 
