@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
+from math import inf
+from numbers import Real
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 from gtensor.backend import Device, get_device
 from gtensor.data.collate import default_collate, emptied, to_device
 from gtensor.data.datasets import draw_seed, shuffled
-from gtensor.data.workers import made_ahead
+from gtensor.data.workers import WorkerTimeout, made_ahead
 from gtensor.system import ranges
 from gtensor.system.bus import BatchEvent, bus, tell
 from gtensor.system.documents import UNLOADED, Facts, told
@@ -41,6 +43,8 @@ class DataLoader:
         seed: of the shuffle; by default drawn once from the generator of `gtensor.manual_seed`.
         device: of the batches' tensors; by default the default device.
         prefetch_factor: batches that wait at most, per worker.
+        timeout: seconds after which a batch that workers have not made is a RuntimeError; 0 waits
+            for ever.
         shard: (rank, size): of each batch only this rank's part, contiguous, of as many items as
             the others' or one more. It has no items where the batch has fewer than ranks. Order,
             length and state are those of the whole batches, so they do not depend on the number of
@@ -49,6 +53,9 @@ class DataLoader:
     `state_dict()` has the number of batches that this pass has returned, not those made ahead. A
     loader that loads it continues with the remaining ones; an iterable is iterated again up to
     there, so it must repeat itself, and so must a sampler.
+
+    Leaving the loop waits up to 5 seconds for the items that workers are at, Ctrl-C does not; an
+    item that takes longer is finished beside what follows.
 
     After a `break` the pass is over: the next loop is a new epoch from its first batch. Until it
     begins, `state_dict()` still has the position of the break, and a loader that loads that (this
@@ -63,13 +70,18 @@ class DataLoader:
         sampler: Iterable[int] | None = None, *, num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None, drop_last: bool = False,
         seed: int | None = None, device: Device | str | None = None, prefetch_factor: int = 2,
-        shard: tuple[int, int] = (0, 1),
+        timeout: float = 0, shard: tuple[int, int] = (0, 1),
     ) -> None:
         for name, value, least in (("batch_size", batch_size, 1), ("num_workers", num_workers, 0),
                                    ("prefetch_factor", prefetch_factor, 1),
                                    ("seed", 0 if seed is None else seed, 0)):
             if type(value) is not int or value < least:  # bool is refused
                 raise ValueError(f"{name}={value!r} given; wanted an integer of {least} or more")
+        if isinstance(timeout, bool) or not isinstance(timeout, Real) or not 0 <= timeout < inf:
+            raise ValueError(f"timeout={timeout!r} given; wanted seconds, 0 or more")
+        if timeout and not num_workers:
+            raise ValueError(f"timeout={timeout} given with num_workers=0, whose batches are made "
+                             "by the loop itself; wanted workers, or timeout=0")
         if (not isinstance(shard, (tuple, list)) or [type(n) for n in shard] != [int, int]
                 or not 0 <= shard[0] < shard[1]):
             raise ValueError(f"shard={shard!r} given; wanted (rank, size) with a rank from 0 to "
@@ -101,6 +113,7 @@ class DataLoader:
         self.seed = draw_seed() if shuffle and seed is None else seed or 0
         self.device = None if device is None else get_device(device)
         self.prefetch_factor = prefetch_factor
+        self.timeout = timeout
         self.shard = tuple(shard)
         self._gathers = self._numbered and collate_fn is None and hasattr(dataset, "gather")
         self._epoch = self._batch = 0
@@ -138,13 +151,17 @@ class DataLoader:
     def _batches(self, this_pass: int) -> Iterator[Any]:
         jobs, ahead = self._jobs(), self.num_workers * self.prefetch_factor
         # not map(): a StopIteration of the dataset would end the epoch silently
-        made = made_ahead(jobs, self._made, self.num_workers, ahead) if ahead else (
-            self._made(job) for job in jobs)
+        made = made_ahead(jobs, self._made, self.num_workers, ahead, self.timeout or None) if (
+            ahead) else (self._made(job) for job in jobs)
         with closing(made):
             while True:
                 start = perf_counter()
                 with ranges.range("batch", self._batch, "data"):
-                    batch = next(made, _END)
+                    try:
+                        batch = next(made, _END)
+                    except WorkerTimeout as error:
+                        error.add_note(f"in batch {self._batch} of epoch {self._epoch}")
+                        raise
                     if batch is not _END:
                         batch = to_device(batch, get_device(self.device))
                 if batch is _END:

@@ -6,28 +6,43 @@ import _thread
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
+from time import monotonic
 from typing import Any
 
+PATIENCE = 5.0  # seconds that workers have at the end of a pass, as in PyTorch
 _this_thread = threading.local()  # `works`: whether it is one of a pool's
 
 
+class WorkerTimeout(RuntimeError):
+    """No worker made the next result in time."""
+
+
 def made_ahead(
-    jobs: Iterator[Any], make: Callable[[Any], Any], workers: int, ahead: int
+    jobs: Iterator[Any], make: Callable[[Any], Any], workers: int, ahead: int,
+    timeout: float | None = None,
 ) -> Generator[Any, None, None]:
     """`make(job)` for every job, in order, by `workers` threads at most `ahead` jobs ahead.
 
     One thread at a time draws a job. An exception of `jobs` or `make` is raised in the order of the
-    results. The threads end when the iterator is exhausted, closed or dropped. In a fork of this
-    process, which has no such threads, the next result is a RuntimeError.
+    results; WorkerTimeout, if the next one is not there after `timeout` seconds. The threads end
+    when the iterator is exhausted, closed or dropped. It waits `PATIENCE` for the jobs that they
+    are at, and after a timeout or an interrupt not at all: one that hangs is left behind. In a fork
+    of this process, which has no such threads, the next result is a RuntimeError.
     """
     pool = _Pool(jobs, make, ahead)
+    patience = PATIENCE
     threads = [threading.Thread(target=pool.work, name=f"gtensor-data-{i}", daemon=True)
                for i in range(workers)]
     try:
         for thread in threads:
             thread.start()
         while True:
-            found, value = pool.take()
+            try:
+                found, value = pool.take(timeout)
+            except BaseException as error:
+                if isinstance(error, WorkerTimeout) or not isinstance(error, Exception):
+                    patience = 0.0
+                raise
             if not found:
                 return
             yield value
@@ -40,9 +55,10 @@ def made_ahead(
             _thread.start_new_thread(pool.stop, ())
         else:
             pool.stop()
+            end = monotonic() + patience
             for thread in threads:
                 if thread.ident is not None:
-                    thread.join()
+                    thread.join(max(0.0, end - monotonic()))
 
 
 class _Pool:
@@ -92,15 +108,17 @@ class _Pool:
             self.results[number] = value, error
             self.changed.notify_all()
 
-    def take(self) -> tuple[bool, Any]:
+    def take(self, timeout: float | None) -> tuple[bool, Any]:
         """Wait for the next result in order; (False, None) after the last."""
         if os.getpid() != self.process:
             raise RuntimeError(f"this pass was begun in process {self.process}, whose worker "
                                f"threads its fork {os.getpid()} does not have; begin a new pass "
                                "over the DataLoader there")
         with self.changed:
-            self.changed.wait_for(lambda: self.taken in self.results
-                                  or (self.ended and self.taken == self.drawn))
+            if not self.changed.wait_for(lambda: self.taken in self.results
+                                         or (self.ended and self.taken == self.drawn), timeout):
+                raise WorkerTimeout(f"a DataLoader's workers did not make a batch within "
+                                    f"timeout={timeout:g} s; one hangs, or needs longer")
             if self.taken not in self.results:
                 return False, None
             value, error = self.results.pop(self.taken)

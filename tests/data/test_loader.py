@@ -15,6 +15,7 @@ import torch
 
 import gtensor as gt
 from gtensor.data import ArrayDataset, DataLoader, Dataset, IterableDataset, random_split
+from gtensor.data import workers as pool
 
 COUNT = 23
 WORKERS = [0, 1, 3]
@@ -302,6 +303,54 @@ def test_threads_end_however_the_loop_is_left(leave):
     assert not loader_threads()
 
 
+class Hanging(Items):
+    """Its item 2 takes until it is released, or a minute; the main thread may be interrupted."""
+
+    def __init__(self, interrupt=False):
+        super().__init__()
+        self.interrupt, self.released, self.ended = interrupt, threading.Event(), False
+
+    def __getitem__(self, index):
+        if index == 2:
+            if self.interrupt:
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            self.released.wait(60)
+            self.ended = True
+        return index
+
+
+def interrupted(items, monkeypatch):
+    loader = DataLoader(items, num_workers=2)
+    items.interrupt = True
+    with pytest.raises(KeyboardInterrupt):
+        epoch(loader)
+
+
+def late(items, monkeypatch):
+    with pytest.raises(RuntimeError, match=r"within timeout=0\.05 s; one hangs") as caught:
+        epoch(DataLoader(items, num_workers=2, timeout=0.05))
+    assert caught.value.__notes__[0].startswith("in batch ")
+
+
+def left(items, monkeypatch):
+    monkeypatch.setattr(pool, "PATIENCE", 0.01)
+    for batch in DataLoader(items, num_workers=2):
+        if numbers(batch) == [1]:
+            break
+
+
+@pytest.mark.parametrize("leave", [interrupted, late, left])
+def test_a_worker_that_hangs_does_not_keep_the_loop_from_ending(leave, monkeypatch):
+    items = Hanging()
+    leave(items, monkeypatch)
+    try:
+        assert not items.ended
+    finally:
+        items.released.set()
+        for thread in loader_threads():
+            thread.join(60)
+
+
 class Collecting(Items):
     """Items during which the garbage collector runs, in the worker that makes them."""
 
@@ -400,6 +449,9 @@ def test_two_loaders_at_once():
     (lambda: DataLoader(range(3), prefetch_factor=0), "prefetch_factor=0"),
     (lambda: DataLoader(range(3), seed=-4), "seed=-4"),
     (lambda: DataLoader(range(3), seed=True), "seed=True"),
+    (lambda: DataLoader(range(3), timeout=-1, num_workers=1), "timeout=-1 given; wanted seconds"),
+    (lambda: DataLoader(range(3), timeout="5", num_workers=1), "timeout='5' given"),
+    (lambda: DataLoader(range(3), timeout=5), "timeout=5 given with num_workers=0"),
     (lambda: DataLoader(3), "given int"),
     (lambda: DataLoader(i for i in range(3)), "a generator as its dataset, .* used up after one"),
     (lambda: DataLoader(range(3), sampler=iter([0, 1])), "a list_iterator as its sampler, .* used"),
