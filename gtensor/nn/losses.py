@@ -64,7 +64,7 @@ class NLLLoss(_WeightedLoss):
     """Minus the log-probabilities (N, C, ...) at class indices (N, ...).
 
     Arguments as for `gtensor.nn.functional.cross_entropy`. Raises ValueError for a class index out
-    of range on the CPU; on a GPU the check would wait.
+    of range; on a GPU see `gtensor.nn.functional.nll_loss`.
     """
 
     _function = staticmethod(F.nll_loss)

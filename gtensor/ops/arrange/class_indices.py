@@ -14,6 +14,7 @@ from gtensor.engine.namespaces import raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor, wrap
+from gtensor.ops.arrange.index_keys import are_checked
 from gtensor.ops.arrange.shape import first_tangent, reshape
 from gtensor.ops.build.arguments import same_dtype, want_tensors
 from gtensor.ops.build.batching import (
@@ -46,7 +47,7 @@ def check_targets(name: str, scores: Tensor, target: Tensor, ignore_index: int) 
     """Raise unless `target` holds class indices for scores (N, C, d1, ...) or (C,).
 
     ValueError for shapes and for indices out of range, TypeError for a value that is not a Tensor
-    and for the dtype. On a GPU the range is not checked, because that would wait for the device.
+    and for the dtype. See `check_range`.
     """
     want_tensors(name, input=scores, target=target)
     if not scores.ndim:
@@ -67,17 +68,17 @@ def check_range(
 ) -> None:
     """Raise ValueError for indices outside 0..limit-1 (except `ignored`).
 
-    On a GPU, where reading the values would wait, only for indices where the limit is 0.
+    On a GPU, where reading the values would wait, with GTENSOR_DEBUG=1 only, or if the limit is 0.
 
     TypeError for a value that is not a Tensor.
     """
     want_tensors(name, **{what: indices})
-    if indices.device.type != "cpu":
+    if not are_checked(indices.device):
         if not limit and indices.size:  # which needs no values
             raise ValueError(f"{name} was given {indices.size} indices, each a {what}, and nothing "
                              "that they can choose from; wanted at least one")
         return
-    values = underlying(indices)._array
+    values = indices.device.to_numpy(underlying(indices)._array)
     if not values.size:
         return
     lowest, highest = int(values.min()), int(values.max())
@@ -258,8 +259,9 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
     num_classes=-1 means the largest index + 1; on a GPU this waits for it.
 
-    Raises TypeError for a tensor that is not of integers, ValueError for an index out of range on
-    the CPU (on a GPU the check would wait), and for no classes.
+    Raises TypeError for a tensor that is not of integers, ValueError for an index out of range and
+    for no classes. On a GPU the range is not checked, since that would wait, and such an index has
+    a row of zeros; GTENSOR_DEBUG=1 checks it.
     """
     want_tensors("one_hot", tensor=tensor)
     if tensor.dtype.kind not in "iu":

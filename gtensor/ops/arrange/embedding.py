@@ -168,7 +168,8 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
     """Rows of a table: indices (...) and weight (V, D) give (..., D).
 
     The row padding_idx (from 0, or from the end if negative) gets no gradient. Indices out of range
-    raise ValueError on the CPU; on a GPU they are not checked, because the check would wait.
+    raise ValueError. On a GPU the range is not checked, since that would wait, and such an index
+    selects any row; GTENSOR_DEBUG=1 checks it.
     On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
 
     Raises TypeError for indices that are not integers.

@@ -10,6 +10,7 @@ from gtensor.array.creation import asarray
 from gtensor.engine.op import op
 from gtensor.engine.samples import Draw, Sample, normal
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.index_keys import refuse_places
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, resized
 from gtensor.ops.build.batching import trailing
@@ -33,7 +34,9 @@ def _key(device: Device, indices: Array, shape: tuple[int, ...], axis: int) -> t
 def _take_along(
     device: Device, x: Array, indices: Array, *, axis: int, out: Array | None = None
 ) -> Array:
-    return settled(x[_key(device, indices, x.shape, axis)], out)
+    key = _key(device, indices, x.shape, axis)
+    refuse_places(device, key, x.shape)
+    return settled(x[key], out)
 
 
 def _scatter_along(
@@ -95,8 +98,10 @@ def take_along_axis(x: Tensor, indices: Operand, /, axis: int = -1) -> Tensor:
 
     x and indices have as many axes, which broadcast except along `axis`. PyTorch's
     `gather(x, axis, indices)` for shapes that agree in the other axes. Raises ValueError for shapes
-    that do not fit, TypeError for the indices' dtype, IndexError for one out of range (not on a
-    GPU, where the check would wait).
+    that do not fit, TypeError for the indices' dtype, IndexError for one out of range.
+
+    On a GPU the range is not checked, since that would wait, and such an index selects any element;
+    GTENSOR_DEBUG=1 checks it.
 
     On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
     """

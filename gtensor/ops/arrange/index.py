@@ -17,7 +17,7 @@ from gtensor.ops.arrange.index_keys import (
     described,
     filled,
     normalized,
-    refuse_no_places,
+    refuse_places,
     rows_of,
     sample,
 )
@@ -118,7 +118,7 @@ def _gather_path(
     device: Device, x: Array, *indices: Array, key: Key, out: Array | None = None
 ) -> Array:
     key = filled(key, indices)
-    refuse_no_places(device, key, x.shape)
+    refuse_places(device, key, x.shape)
     rows = rows_of(x, key)
     if rows is not None:
         source, places = rows
@@ -213,8 +213,10 @@ def get_item(x: Tensor, key: object) -> Tensor:
     """x[key]: a view for integers, slices, None and an ellipsis; a copy where the key holds arrays.
 
     Integer arrays, boolean masks (of all axes or some), lists and tensors mix with the rest by
-    NumPy's rules. Raises IndexError as NumPy does, with the shape and the key; on a GPU indices out
-    of range are not checked, since the check would wait.
+    NumPy's rules. Raises IndexError as NumPy does, with the shape and the key.
+
+    On a GPU the range of index arrays is not checked, since that would wait, and an index out of it
+    selects any element; GTENSOR_DEBUG=1 checks it.
 
     On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
     """
@@ -234,7 +236,10 @@ def take(x: Tensor, indices: Operand, /, axis: int | None = None) -> Tensor:
     """The slices of x along `axis` at integer `indices`, of any shape; negative ones from the end.
 
     Raises ValueError if no axis is given for a tensor of several, IndexError for an index that is
-    out of range (not on a GPU).
+    out of range.
+
+    On a GPU the range is not checked, since that would wait, and such an index selects any slice;
+    GTENSOR_DEBUG=1 checks it.
 
     On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
     """

@@ -20,6 +20,7 @@ from gtensor.engine.interchange import plain_values
 from gtensor.engine.levels import Traced
 from gtensor.engine.samples import Draw, Sample, normal
 from gtensor.engine.tensor import Tensor, wrap
+from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -174,10 +175,24 @@ def selected_shape(key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
     return Selection(key, shape).shape
 
 
-def refuse_no_places(device: Device, key: Key, shape: tuple[int, ...]) -> None:
-    """Raise IndexError for an index of an axis of size 0 on a GPU: kernels would divide by it."""
-    if 0 in shape and device.type != "cpu":
-        Selection(key, shape)
+def are_checked(device: Device) -> bool:
+    """Whether an op looks at the values of indices on this device: on a GPU, where it waits for
+    them, only with GTENSOR_DEBUG, and not in a capture, in which nothing can be waited for."""
+    return device.type == "cpu" or bool(settings.debug) and not device.capturing()
+
+
+def refuse_places(device: Device, key: Key, shape: tuple[int, ...]) -> None:
+    """Raise IndexError for an index out of range on a GPU, where indices are checked.
+
+    Otherwise only for any index of an axis of size 0, by which kernels would divide.
+    """
+    if device.type != "cpu":
+        if are_checked(device):
+            key = tuple([device.to_numpy(p) if isinstance(p, device.array_type) else p
+                         for p in key])
+            Selection(key, shape)
+        elif 0 in shape:
+            Selection(key, shape)
 
 
 class Selection:

@@ -18,7 +18,7 @@ from gtensor.ops.arrange.index_keys import (
     described,
     filled,
     normalized,
-    refuse_no_places,
+    refuse_places,
     rows_of,
     sample,
     selected_shape,
@@ -71,7 +71,7 @@ def _set_item_gpu(
     out: Array | None = None,
 ) -> Array:
     """Equal places get equal values, those of the last write to each: threads write in no order."""
-    refuse_no_places(device, filled(key, indices), x.shape)
+    refuse_places(device, filled(key, indices), x.shape)
     if getattr(value, "ndim", 0) and not unique(indices):
         selected = Selection(filled(key, indices), x.shape)
         first, lead = selected.place, len(selected.lead)
@@ -147,6 +147,9 @@ def set_item(x: Tensor, key: object, value: Operand) -> None:
 
     Raises before anything is written: IndexError for the key, ValueError for the value's shape,
     TypeError for its dtype.
+
+    On a GPU the range of index arrays is not checked, since that would wait, and an index out of it
+    overwrites any element of x; GTENSOR_DEBUG=1 checks it.
     """
     in_place.refuse_traced(x, "x[key] = value")
     tracked = x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)

@@ -615,8 +615,8 @@ def cross_entropy(
     Args:
         input: logits (N, C), (N, C, d1, ...) or (C,). They are saved, with two numbers per row.
         target: integers (N,), (N, d1, ...) or (), in [0, C) or ignore_index (on a GPU the range is
-            not checked, since the check would wait: the loss is NaN); or probabilities of the
-            input's shape, which are saved, too, and have a gradient.
+            not checked, since that would wait, and the loss is NaN; GTENSOR_DEBUG=1 checks it); or
+            probabilities of the input's shape, which are saved, too, and have a gradient.
         weight: of the classes, (C,); a constant. With indices the mean is over the sum of the
             rows' weights, with probabilities over the number of rows, as in PyTorch.
         ignore_index: rows with this target count nothing, in the mean either.
@@ -657,7 +657,8 @@ def nll_loss(
     """Minus the log-probabilities at the class indices; arguments as for cross_entropy.
 
     input is (N, C, ...), target (N, ...). Raises ValueError for other shapes, and for a class index
-    out of range on the CPU; on a GPU the check would wait.
+    out of range. On a GPU the range is not checked, since that would wait, and such an index selects
+    any class; GTENSOR_DEBUG=1 checks it.
     """
     check_reduction("nll_loss", reduction)
     same_dtype("nll_loss", input=input)
