@@ -103,7 +103,7 @@ def set_state(state: Any) -> None:
     Raises ValueError, with nothing changed, for any other: NumPy does not check a state and could
     return memory beside the generator's buffer as random numbers.
     """
-    _check_state(state)
+    check_state(state)
     fresh = np.random.Philox()
     fresh.state = state
     _replace(fresh)
@@ -128,7 +128,7 @@ _FIELDS = {  # of a state: the sizes of arrays (1: a number), and their largest 
     ("uinteger",): (1, 2**32 - 1)}
 
 
-def _check_state(state: object) -> None:
+def check_state(state: object) -> None:
     """Raise ValueError unless this is a state of Philox, in every field."""
     from gtensor.system.documents import told
 

@@ -135,7 +135,12 @@ def progress(path: PathLike) -> dict[str, Any]:
     Raises as `load`.
     """
     with safe_open(path, "cpu") as file:
-        return _read_state(file, description(file)["progress"])
+        return progress_in(file)
+
+
+def progress_in(file: safe_open) -> Any:
+    """`progress` of an opened checkpoint: from an untrusted one, any plain value."""
+    return _read_state(file, description(file)["progress"])
 
 
 def load_into(
@@ -163,7 +168,7 @@ def load_into(
     """
     places = _places(model)
     with safe_open(path, "cpu") as file:
-        names = _names_of(file, part)
+        names = names_of(file, part)
         plan, report = fit(places, {new: file.entry(old) for new, old in names.items()}, rename,
                            path)
         if not report.complete and (strict or not plan):
@@ -199,8 +204,11 @@ def description(file: safe_open) -> dict[str, Any]:
     return about
 
 
-def _names_of(file: safe_open, part: str) -> dict[str, str]:
-    """The file's names by those of a model's state: the same, unless `save` wrote the file."""
+def names_of(file: safe_open, part: str) -> dict[str, str]:
+    """The file's names by those of a model's state: the same, unless `save` wrote the file.
+
+    Raises CheckpointError for a broken description, CheckpointMismatch if it has no such part.
+    """
     if KEY not in file.metadata():
         return {name: name for name in file}
     parts = description(file)["parts"]
@@ -271,7 +279,7 @@ def _read_module(
 
     Then the buffers that a module makes only while it runs, made or None as the file has them.
     """
-    names = _names_of(file, part)
+    names = names_of(file, part)
     places = dict(_places(module))
     late = module.late_buffers() if isinstance(module, Module) else {}
     home = _device_of(module)

@@ -123,9 +123,20 @@ class Facts:
             raise self._wrong(key, value, "a list")
         return value
 
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts, as they are."""
+        found = self.many(key)
+        if not all(type(text) is str for text in found):
+            raise self._wrong(key, found, "a list of texts")
+        return tuple(found)
+
+    def within(self, key: str) -> Facts:
+        """The facts of a dict."""
+        return Facts(f"{key!r} of {self.what}", self._value(key, _LACKING), self.end)
+
     def inner(self, key: str) -> Mapping[Any, Any]:
         """A dict."""
-        return Facts(f"{key!r} of {self.what}", self._value(key, _LACKING), self.end).found
+        return self.within(key).found
 
     def each(self, key: str, what: str) -> list[Facts]:
         """A list of dicts."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gtensor import checkpoint
 from gtensor.checkpoint import CheckpointError, CheckpointMismatch
 from gtensor.nn.module import Module
 from gtensor.optim import EMA, Optimizer
+from gtensor.train.described import Described, described
 from gtensor.train.errors import UserError, told_to_user
+
+Checked = TypeVar("Checked")
 
 
 def save(path: Path, model: Module, optimizer: Optimizer, ema: EMA | None,
@@ -24,15 +27,16 @@ def save(path: Path, model: Module, optimizer: Optimizer, ema: EMA | None,
 
 
 def load(path: Path, model: Module, optimizer: Optimizer, ema: EMA | None,
-         check: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Put a checkpoint's state into model, optimizer, averages, random numbers; its `progress`.
+         check: Callable[[Described], Checked]) -> Checked:
+    """Put a checkpoint's state into model, optimizer, averages, random numbers.
 
-    Raises UserError, with nothing changed, if the file is not there, not whole, or of another
-    model; or what `check(progress)` raises.
+    Returns what `check` made of the checkpoint's description. Raises UserError, with nothing
+    changed, if the file is not there, not whole, or of another model; or what `check` raises (a
+    ValueError for what the description garbles).
     """
     try:
-        check(checkpoint.progress(path))
-        return checkpoint.load(path, model=model, optimizer=optimizer, ema=ema)
+        checked = check(described(path))
+        checkpoint.load(path, model=model, optimizer=optimizer, ema=ema)
     except FileNotFoundError:
         raise UserError(f"there is no checkpoint {path} to resume from; train without --resume "
                         "first") from None
@@ -40,9 +44,9 @@ def load(path: Path, model: Module, optimizer: Optimizer, ema: EMA | None,
         raise UserError(str(error)) from error
     except (CheckpointError, OSError) as error:
         raise _broken(error) from error
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise _broken(f"{path} is not a whole checkpoint (its description lacks or garbles {error})"
-                      ) from error
+    except ValueError as error:
+        raise _broken(f"{path} is not a whole checkpoint: {error}") from error
+    return checked
 
 
 def _broken(why: object) -> UserError:

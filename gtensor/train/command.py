@@ -33,13 +33,14 @@ def train(name: str, out: Path | None, resume: bool, quiet: bool, **options: obj
     """Run a recipe to its end or to Ctrl-C; the exit status.
 
     Every array comes from the arena here, however small, so that every byte is accounted for.
+    NumPy's warnings of what is not finite are silent: a loss that is not finite is an error.
     """
     for module, package in (("rich", "rich"), ("matplotlib", "matplotlib")):
         require(module, package)
     kind, defaults = recipe_of(name)
     folder = out or Path("runs") / name
     given = defaults.changed(**options)
-    with settings.override(arena_min_bytes=0):
+    with settings.override(arena_min_bytes=0), np.errstate(all="ignore"):
         trainer = Trainer(kind(given), _ranks())
         quiet = quiet or not trainer.leads
         if resume:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ from gtensor import checkpoint as files
 from gtensor import nn, random
 from gtensor.array.creation import tensor
 from gtensor.backend import get_device
-from gtensor.checkpoint import CheckpointError
 from gtensor.data import ArrayDataset
 from gtensor.engine.tensor import Tensor
 from gtensor.models.denoiser import Denoiser, DenoiserConfig, noise_levels
 from gtensor.optim import EMA
 from gtensor.train.accounting import Account
+from gtensor.train.described import Described
 from gtensor.train.digits import Data, data
-from gtensor.train.errors import UserError
 from gtensor.train.pictures import image_grid
 from gtensor.train.recipe import Options, Recipe, option
 from gtensor.train.trainer import Trainer
@@ -50,6 +49,7 @@ class Diffusion(Recipe[DiffusionOptions]):
     score_name = "denoising loss"
     loss_name = "denoising loss (weighted squared error, log scale)"
     counted = "img"
+    describing = ("layers", "width", "heads")
     ema_decay = 0.999
     warmup = 0.05
 
@@ -65,11 +65,7 @@ class Diffusion(Recipe[DiffusionOptions]):
                          tensor(self._data.held_out_labels, device=device))
 
     def model(self) -> Denoiser:
-        return make_model(self.about())
-
-    def about(self) -> dict[str, Any]:
-        options = asdict(self.options)
-        return {name: options[name] for name in ("layers", "width", "heads")}
+        return make_model(self.options)
 
     def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
         images, labels = batch
@@ -98,11 +94,11 @@ class Diffusion(Recipe[DiffusionOptions]):
 _NAMES = [str(digit) for digit in range(DIGITS)]
 
 
-def make_model(about: dict[str, Any]) -> Denoiser:
-    """The model that a checkpoint's `about` describes."""
+def make_model(options: DiffusionOptions) -> Denoiser:
+    """The model that the options describe."""
     return Denoiser(DenoiserConfig(
         size=8, patch=2, classes=DIGITS, sigma_data=SIGMA_DATA, noise_mean=0.1, noise_std=1.3,
-        **about))
+        layers=options.layers, width=options.width, heads=options.heads))
 
 
 def _denoiser(model: nn.Module) -> Denoiser:
@@ -148,25 +144,24 @@ def film_strip(path: Path, model: Denoiser, seed: int, digit: int = 3, steps: in
                f"a {digit} out of noise, by noise level")
 
 
-def averaged_model(path: Path, about: dict[str, Any]) -> Denoiser:
+def averaged_model(run: Described) -> Denoiser:
     """The model of a checkpoint with its averaged weights, in evaluation mode.
 
-    `about` is what the checkpoint says of its run. Raises UserError if the weights do not fit.
+    Raises ValueError, before the model is built, if the checkpoint's tensors are of another one.
     """
-    model = make_model(about["model_options"])
+    model = run.model(make_model, run.options(Diffusion, DiffusionOptions()))
     ema = EMA(model)
-    try:
-        files.load(path, model=model, ema=ema, random=False)
-    except (CheckpointError, OSError) as error:
-        raise UserError(str(error)) from error
+    files.load(run.path, model=model, ema=ema, random=False)
     model.load_state_dict({name.removeprefix("module."): value
                            for name, value in ema.state_dict().items() if name != "n_averaged"})
     return model.eval()
 
 
-def write_samples(path: Path, about: dict[str, Any], count: int, seed: int, device: str | None,
-                  out: Path) -> None:
-    """A picture of samples by a checkpoint of this recipe. Raises UserError as `averaged_model`."""
+def write_samples(run: Described, count: int, seed: int, device: str | None, out: Path) -> None:
+    """A picture of samples by a checkpoint of this recipe. Raises ValueError as `averaged_model`,
+    and for images that are not finite."""
     with get_device(device):
-        images = draw(averaged_model(path, about), count, seed)
+        images = draw(averaged_model(run), count, seed)
+    if not np.isfinite(images).all():
+        raise ValueError("the images are not finite")
     image_grid(out, _in_rows(images), _NAMES, f"{count} samples, seed {seed}")

@@ -76,6 +76,7 @@ class Digits(Recipe[DigitsOptions]):
     score_is_loss = False
     loss_name = "cross entropy (nats, log scale)"
     counted = "img"
+    describing = ("norm",)
 
     def __init__(self, options: DigitsOptions, parts: Data | None = None) -> None:
         super().__init__(options)
@@ -102,9 +103,6 @@ class Digits(Recipe[DigitsOptions]):
 
     def shown(self, score: float) -> str:
         return f"{score:.2%}"
-
-    def about(self) -> dict[str, Any]:
-        return {"norm": self.options.norm}
 
     def finish(self, trainer: Trainer, folder: Path, books: Account) -> Iterable[Any]:
         """The memory of a step with the trained norm, and of the same model with each other."""

@@ -52,7 +52,9 @@ class Options:
 
     def changed(self, **given: Any) -> Self:
         """The options with the given ones replaced (None: kept). Raises UserError if invalid."""
-        made = replace(self, **{k: v for k, v in given.items() if v is not None})
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
+                                  for name, value in given.items() if value is not None}
+        made = replace(self, **values)
         for one in fields(made):
             value, about = getattr(made, one.name), one.metadata
             name = f"--{one.name.replace('_', '-')} {value} given; wanted"
@@ -75,7 +77,8 @@ class Recipe(Generic[OptionsT]):
 
     `title` is a line about the data; `score_name` what `score` measures, `score_is_loss` whether it
     is the loss of held-out data; `loss_name` the axis of the losses' picture; `counted` what the
-    progress bar counts, `each` how many of it an example has.
+    progress bar counts, `each` how many of it an example has; `describing` names the options that
+    describe the model: a checkpoint has them, and they are enough to make it anew.
     """
 
     title: ClassVar[str]
@@ -83,6 +86,7 @@ class Recipe(Generic[OptionsT]):
     score_is_loss: ClassVar[bool] = True
     loss_name: ClassVar[str]
     counted: ClassVar[str] = "examples"
+    describing: ClassVar[tuple[str, ...]] = ()
     ema_decay: float | None = None  # of averaged weights, which are scored; None for none
     warmup: float = 0.1  # the share of steps in which the learning rate rises
     each: int = 1
@@ -124,7 +128,3 @@ class Recipe(Generic[OptionsT]):
     def fingerprint(self) -> str:
         """What tells the data from other data: a run is resumed with the same."""
         return f"{len(self.dataset())} examples"
-
-    def about(self) -> dict[str, Any]:
-        """What a checkpoint says about the model, as JSON: enough to make it anew."""
-        return {}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 
@@ -72,6 +71,7 @@ class Text(Recipe[TextOptions]):
     score_name = "nats per byte"
     loss_name = "cross entropy (nats per byte, log scale)"
     counted = "bytes"
+    describing = ("arch", "layers", "width", "heads", "length")
 
     def __init__(self, options: TextOptions, text: bytes | None = None) -> None:
         super().__init__(options)
@@ -97,11 +97,7 @@ class Text(Recipe[TextOptions]):
         return f"{len(self._bytes)} bytes, SHA-256 {sha256(self._bytes.data).hexdigest()}"
 
     def model(self) -> nn.Module:
-        return make_model(self.about())
-
-    def about(self) -> dict[str, Any]:
-        options = asdict(self.options)
-        return {name: options[name] for name in ("arch", "layers", "width", "heads", "length")}
+        return make_model(self.options)
 
     def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
         (windows,) = batch
@@ -120,14 +116,14 @@ class Text(Recipe[TextOptions]):
         return f"{score:.3f}"
 
 
-def make_model(about: dict[str, Any]) -> nn.Module:
-    """The model that a checkpoint's `about` describes."""
-    if about["arch"] == "ssm":
+def make_model(options: TextOptions) -> nn.Module:
+    """The model that the options describe."""
+    if options.arch == "ssm":
         from gtensor.models.ssm import SSM, SSMConfig
 
-        return SSM(SSMConfig(layers=about["layers"], width=about["width"]))
-    return GPT(GPTConfig(layers=about["layers"], width=about["width"], heads=about["heads"],
-                         length=about["length"]))
+        return SSM(SSMConfig(layers=options.layers, width=options.width))
+    return GPT(GPTConfig(layers=options.layers, width=options.width, heads=options.heads,
+                         length=options.length))
 
 
 def _windows(text: np.ndarray, length: int) -> np.ndarray:

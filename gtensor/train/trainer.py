@@ -19,7 +19,9 @@ from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
 from gtensor.optim import EMA, AdamW
 from gtensor.optim.lr_scheduler import warmup_cosine
+from gtensor.system.documents import Facts
 from gtensor.train import checkpoint
+from gtensor.train.described import Described
 from gtensor.train.errors import NotFinite, UserError
 from gtensor.train.recipe import Recipe
 
@@ -70,12 +72,17 @@ class Progress:
     scores: list[float] = field(default_factory=list)  # held out, after every epoch
     weight_norms: list[float] = field(default_factory=list)  # after every epoch
 
+    @classmethod
+    def of(cls, facts: Facts) -> Progress:
+        """What a checkpoint says of it. Raises ValueError for what is no number or list."""
+        return cls(facts.whole("epoch"), facts.whole("batch"),
+                   *(list(facts.many(one.name)) for one in fields(cls)[2:]))
+
     def whole(self, batches: int) -> bool:
         """Whether it can be the progress of a run with so many batches in an epoch."""
         numbers = [*self.losses, *self.gradient_norms, *self.scores, *self.weight_norms]
-        return (isinstance(self.epoch, int) and isinstance(self.batch, int)
-                and all(isinstance(number, float) for number in numbers)
-                and self.epoch >= 0 and 0 <= self.batch <= batches
+        return (all(isinstance(number, float) for number in numbers)
+                and self.batch <= batches
                 and len(self.losses) == self.epoch * batches + self.batch
                 and len(self.scores) == len(self.weight_norms) == self.epoch
                 and len(self.gradient_norms) in (0, len(self.losses)))
@@ -227,9 +234,11 @@ class Trainer:
         streams = [] if self.comm is None else self.comm.all_gather_object(random.get_state())
         if not self.leads:
             return
-        about = {"recipe": type(self.recipe).__name__, "options": self._kept(),
-                 "model_options": self.recipe.about(), "data": self.data, "streams": streams,
-                 **vars(self.progress)}
+        options = {name: list(value) if isinstance(value, tuple) else value
+                   for name, value in self._kept().items()}
+        about = {"recipe": type(self.recipe).__name__, "options": options,
+                 "model_options": {name: options[name] for name in self.recipe.describing},
+                 "data": self.data, "streams": streams, **vars(self.progress)}
         checkpoint.save(path, self.model, self.optimizer, self.ema, about)
 
     def resume(self, path: Path) -> None:
@@ -237,38 +246,43 @@ class Trainer:
 
         Raises UserError, with nothing changed, if it is broken or of a run with other options.
         """
-        names = {one.name for one in fields(Progress)}
+        mine = type(self.recipe).__name__
 
-        def check(about: dict[str, Any]) -> None:
-            found = Progress(**{name: about[name] for name in names})
-            if about["recipe"] != type(self.recipe).__name__:
-                raise UserError(f"{path} is a run of the recipe {about['recipe'].lower()}; wanted "
-                                f"one of {type(self.recipe).__name__.lower()}")
-            if about["data"] != self.data:
+        def check(run: Described) -> tuple[Progress, Any]:
+            said, wanted = run.facts, self._kept()
+            if run.recipe != mine:
+                raise UserError(f"{path} is a run of the recipe {run.recipe.lower()}; wanted one "
+                                f"of {mine.lower()}")
+            if said.text("data") != self.data:
                 raise UserError(f"{path} was made with other data; resume with the same")
-            mine = self._kept()
-            for name in mine:
-                value = about["options"][name]
-                if value != mine[name]:
-                    raise UserError(f"{path} was made with --{name.replace('_', '-')} {value}; "
+            given = said.within("options")
+            for name, value in wanted.items():
+                found = (given.texts(name) if isinstance(value, tuple) else given.text(name)
+                         if isinstance(value, str) else given.like(name, value))
+                if found != value:
+                    shown = " ".join(found) if isinstance(found, tuple) else found
+                    raise UserError(f"{path} was made with --{name.replace('_', '-')} {shown}; "
                                     "resume with the same options")
-            if not found.whole(self.batches):
-                raise ValueError("a progress")
+            progress = Progress.of(said)
+            if not progress.whole(self.batches):
+                raise ValueError("its progress does not fit the data")
+            streams = said.many("streams", ())
+            for state in streams:
+                random.check_state(state)
+            return progress, streams
 
-        about = checkpoint.load(path, self.model, self.optimizer, self.ema, check)
+        self.progress, streams = checkpoint.load(
+            path, self.model, self.optimizer, self.ema, check)
         if self.comm is not None:
-            streams = about.get("streams", [])
             if len(streams) == self.comm.size:
                 random.set_state(streams[self.comm.rank])
             else:  # of the first rank, whose state the checkpoint has
                 random.jump(self.comm.rank)
-        self.progress = Progress(**{name: about[name] for name in names})
         self.loader.load_state_dict({**self.loader.state_dict(), "epoch": self.progress.epoch,
                                      "batch": self.progress.batch})
         self.schedule.load_state_dict({"last_epoch": len(self.progress.losses)})
 
     def _kept(self) -> dict[str, Any]:
-        """The options that a run which is resumed must have, as JSON."""
+        """The options that a run which is resumed must have."""
         kept = {one.name for one in fields(self.options) if one.metadata["kept"]}
-        return {name: list(value) if isinstance(value, tuple) else value
-                for name, value in asdict(self.options).items() if name in kept}
+        return {name: value for name, value in asdict(self.options).items() if name in kept}

@@ -14,7 +14,7 @@ import gtensor as gt
 from gtensor.cli import main
 from gtensor.nn import functional as F
 from gtensor.train import diffusion, digits
-from gtensor.train.sampling import loaded
+from gtensor.train.described import described
 from gtensor.train.trainer import Trainer
 
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--batch-size", "256", "--lr", "0.01"]
@@ -72,9 +72,10 @@ def test_samples_of_a_checkpoint_are_those_of_the_averaged_weights(run, tmp_path
         assert main(["sample", path, "--count", "13", "--seed", str(seed), "--out", out]) == 0
     a, b, c = ((tmp_path / f"{name}.png").read_bytes() for name in "abc")
     assert a.startswith(b"\x89PNG") and a == b != c
-    about = gt.checkpoint.progress(path)
-    averaged = diffusion.averaged_model(Path(path), about)
-    plain = loaded(diffusion.make_model(about["model_options"]), Path(path))
+    run = described(Path(path))
+    averaged = diffusion.averaged_model(run)
+    plain = run.model(diffusion.make_model, run.options(
+        diffusion.Diffusion, diffusion.DiffusionOptions())).eval()
     ema = gt.optim.EMA(plain)
     gt.checkpoint.load(path, model=plain, ema=ema, random=False)
     assert not np.array_equal(diffusion.draw(averaged, 3, 0), diffusion.draw(plain, 3, 0))
@@ -115,9 +116,11 @@ def test_a_classifier_recognizes_what_it_draws(tmp_path):
     """Of 500 samples it calls 90 % a digit with more than 0.9 confidence, and finds all ten."""
     for name in ("digits", "diffusion"):
         assert main(["train", name, "--quiet", "--out", str(tmp_path / name)]) == 0
-    classifier = loaded(digits.model(), tmp_path / "digits" / "checkpoint.safetensors")
-    path = tmp_path / "diffusion" / "checkpoint.safetensors"
-    model = diffusion.averaged_model(path, gt.checkpoint.progress(path))
+    classifier = digits.model().eval()
+    gt.checkpoint.load(tmp_path / "digits" / "checkpoint.safetensors", model=classifier,
+                       random=False)
+    model = diffusion.averaged_model(described(
+        tmp_path / "diffusion" / "checkpoint.safetensors"))
     images = gt.tensor(diffusion.draw(model, 500, 1)[:, None])
     with gt.no_grad():
         sure = F.softmax(classifier(images), 1).numpy()
