@@ -88,21 +88,26 @@ class Lock(NamedTuple):
     held: bool
 
 
+def lock_file(path: Path, owner: str) -> Path:
+    """The lock file for files of `owner` in the folder of `path`."""
+    return path.with_name(f".{digest(owner)}.turn")
+
+
 @contextmanager
-def locked(path: Path, owner: str) -> Iterator[Lock]:
+def locked(path: Path, owner: str, wait: bool = True) -> Iterator[Lock]:
     """Hold the lock for files of `owner` in the folder of `path`; other writers wait.
 
     The lock file is removed at the end if it is empty. Raises OSError if the folder cannot be
-    written.
+    written, BlockingIOError if another writer holds the lock and is not to be waited for.
     """
-    name = path.with_name(f".{digest(owner)}.turn")
+    name = lock_file(path, owner)
     current = False
     while not current:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                              | os.O_NONBLOCK, 0o666)
         try:
             check_regular(os.fstat(descriptor), name)
-            held = _lock(descriptor)
+            held = _lock(descriptor, 0 if wait else fcntl.LOCK_NB)
             current = not held or os.fstat(descriptor).st_nlink > 0  # else it was removed meanwhile
             if current:
                 try:
@@ -116,9 +121,14 @@ def locked(path: Path, owner: str) -> Iterator[Lock]:
 
 
 def _lock(descriptor: int, flags: int = 0) -> bool:
-    """Lock an open file; False if it cannot be, as on a file system without locks."""
+    """Lock an open file; False if it cannot be, as on a file system without locks.
+
+    With LOCK_NB raises BlockingIOError if another has locked it.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+    except BlockingIOError:
+        raise
     except OSError:
         return False
     return True

@@ -7,7 +7,7 @@ import io
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from gtensor.settings import settings
 from gtensor.train import recipe_of
 from gtensor.train.accounting import account
 from gtensor.train.errors import NotFinite, UserError, require
-from gtensor.train.files import make_folder, write_atomically
+from gtensor.train.files import alone_in, write_atomically
 from gtensor.train.pictures import loss_curve
 from gtensor.train.trainer import Trainer
 
@@ -40,14 +40,19 @@ def train(name: str, out: Path | None, resume: bool, quiet: bool, **options: obj
     kind, defaults = recipe_of(name)
     folder = out or Path("runs") / name
     given = defaults.changed(**options)
-    with settings.override(arena_min_bytes=0), np.errstate(all="ignore"):
+    path = folder / "checkpoint.safetensors"
+    with settings.override(arena_min_bytes=0), np.errstate(all="ignore"), ExitStack() as stack:
         trainer = Trainer(kind(given), _ranks())
         quiet = quiet or not trainer.leads
+        if trainer.leads and (folder.exists() or not resume):
+            stack.enter_context(alone_in(folder))
+        if trainer.comm is not None:
+            trainer.comm.barrier()  # no rank reads a checkpoint before the folder is held
         if resume:
-            trainer.resume(folder / "checkpoint.safetensors")
-        elif (folder / "checkpoint.safetensors").exists() and not quiet:
-            _console().print(f"{folder} holds an earlier run, which this one replaces", style="dim")
-        make_folder(folder, "checkpoint.safetensors")
+            trainer.resume(path)
+        elif path.exists() and not quiet:
+            _console().print(f"{folder} holds an earlier run, which this one replaces",
+                             style="dim", soft_wrap=True)
         return _run(trainer, folder, quiet)
 
 
@@ -104,7 +109,8 @@ def _run(trainer: Trainer, folder: Path, quiet: bool) -> int:
     console.print(Text.assemble(
         f"Held-out {recipe.score_name} ", (recipe.shown(trainer.progress.scores[-1]), "bold"),
         f" after {trainer.progress.epoch} epochs, {seconds:.1f} s on {trainer.device}.\n"
-        f"Wrote {folder}/" + ", ".join(sorted(p.name for p in folder.iterdir())) + "."),
+        f"Wrote {folder}/" + ", ".join(sorted(
+            p.name for p in folder.iterdir() if not p.name.startswith("."))) + "."),
         soft_wrap=True)
     return 0
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib.util
 import json
 import os
 import re
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from safetensors import safe_open
@@ -166,6 +170,36 @@ def test_a_full_disk_keeps_the_checkpoint_of_the_last_epoch(tmp_path, monkeypatc
     assert sorted(os.listdir(tmp_path)) == ["checkpoint.safetensors", "metrics.csv"]
     assert len(progress(tmp_path)["losses"]) == STEPS
     assert train(tmp_path, "--resume", "--quiet") == 0
+
+
+def test_a_second_training_into_a_folder_stops_until_the_first_is_dead(tmp_path, capsys):
+    first = subprocess.Popen([sys.executable, "-m", "gtensor", "train", "digits", "--epochs",
+                              "100000", "--quiet", "--out", str(tmp_path)])
+    try:
+        end = time.monotonic() + 600
+        while not (tmp_path / "checkpoint.safetensors").exists() and time.monotonic() < end:
+            assert first.poll() is None
+            time.sleep(0.05)
+        for more in ([], ["--resume"]):
+            assert train(tmp_path, "--quiet", *more) == 1
+            assert (f"{tmp_path} is the folder of a training that runs (process {first.pid} on "
+                    in capsys.readouterr().err)
+    finally:
+        first.kill()
+        first.wait()
+    assert train(tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "holds an earlier run" in out and "/checkpoint.safetensors, loss.png," in out
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint.safetensors", "loss.png", "memory.png",
+                                            "metrics.csv"]
+
+
+def test_a_folder_without_locks_is_trained_into(tmp_path, monkeypatch):
+    def no_locks(descriptor, flags):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert train(tmp_path, "--quiet") == 0
 
 
 @pytest.mark.parametrize("damage", [
