@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend.layouts import address
 from gtensor.distributed.errors import DistributedError
 from gtensor.engine.context import no_grad
 from gtensor.engine.errors import GradientError
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.memory.contract.adaptors import category
+from gtensor.memory.trace.owners import Found, find_with
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -81,6 +83,16 @@ class Bucket:
         """The leaves that some rank's walk has reached, once the bucket was exchanged."""
         used = self.device.to_numpy(self.used).astype(np.float64)
         return [leaf for leaf, share in zip(self.leaves, used, strict=True) if share]
+
+
+def _held(buckets: Sequence[Bucket]) -> Iterator[Found]:
+    """Where buckets lie, for recordings of memory."""
+    for bucket in buckets:
+        if getattr(bucket, "flat", None) is not None:
+            yield Found(address(bucket.flat), "gradients", "")
+
+
+find_with(_held, Bucket)
 
 
 class Reducer:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gtensor.distributed.buckets import Reducer
+from gtensor.distributed.buckets import Bucket, Reducer
 from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.weights import Weight, weighed
 from gtensor.engine.context import grad_enabled, no_grad
@@ -90,6 +90,11 @@ class DataParallel(Module):
             weight = Weight(self.comm, self._examples(*inputs, **options), device)
             return weighed(self.module(*inputs, **options), weight)
         return self.module(*inputs, **options)
+
+    @property
+    def buckets(self) -> Sequence[Bucket]:
+        """Of the gradients, in the order of their exchange."""
+        return self._reducer.buckets
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gtensor.backend import Device, element_type, get_device
+from gtensor.backend.layouts import address
 from gtensor.backend.streams import Stream
 from gtensor.memory.contract.adaptors import category
 from gtensor.memory.contract.report import size_text
@@ -253,6 +254,13 @@ class Workspace:
                     in_use=before.in_use + (0 if slot.idle else slot.nbytes))
         capacity, in_use, retired = (sum(usage[i] for usage in found.values()) for i in range(3))
         return WorkspaceUsage(found, capacity, in_use, retired, capacity + retired)
+
+    def addresses(self) -> list[int]:
+        """Where its buffers begin."""
+        with self._lock:
+            arrays = [buffer.array for buffer in self._buffers.values() if buffer.array is not None]
+            blocks = [slot.block for slot in self._slots.values() if slot.block is not None]
+        return [*map(address, arrays), *(block.ptr for block in blocks)]
 
     def release(self) -> None:
         """Drop all buffers. Arrays over them stay valid; the rest is freed at once."""

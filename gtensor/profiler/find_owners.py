@@ -1,4 +1,4 @@
-"""The memory that live modules, parameters and optimizers hold, for recordings.
+"""The memory that live modules, optimizers, averages and workspaces hold, for recordings.
 
 A recording of memory sees blocks; only the objects that hold them tell their use.
 """
@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from gtensor.backend.layouts import address
 from gtensor.memory.trace.owners import Found, find_with
+from gtensor.memory.workspace import Workspace
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.nn.running import paths_in
+from gtensor.optim.averaging import EMA
 from gtensor.optim.optimizer import Optimizer
-
-if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
 
 
 def held(objects: Sequence[object]) -> Iterator[Found]:
-    """Where parameters and buffers, their gradients and the state of optimizers lie.
+    """Where parameters and buffers, their gradients, the state of optimizers, averaged weights and
+    the buffers of workspaces lie.
 
     Objects whose `__init__` has raised, or still runs, are left out.
     """
@@ -29,25 +29,35 @@ def held(objects: Sequence[object]) -> Iterator[Found]:
     for thing in objects:
         if isinstance(thing, Parameter):
             module, name = places.get(id(thing), ("", ""))
-            yield Found(address_of(thing._array), "parameters", module, name)
+            yield Found(address(thing._array), "parameters", module, name)
             if thing.grad is not None:
-                yield Found(address_of(thing.grad._array), "gradients", module)
+                yield Found(address(thing.grad._array), "gradients", module)
         elif isinstance(thing, Module):
             for buffer in thing.buffers(recurse=False):
                 module, name = places.get(id(buffer), ("", ""))
-                yield Found(address_of(buffer._array), "parameters", module, name)
+                yield Found(address(buffer._array), "parameters", module, name)
         elif isinstance(thing, Optimizer):
             for slot in (slot for slots in thing._slots for slot in slots):
                 module, name = places.get(id(slot.parameter), ("", ""))
                 for array in slot.state:
-                    yield Found(address_of(array), "optimizer", module, name)
+                    yield Found(address(array), "optimizer", module, name)
+        elif isinstance(thing, EMA):
+            weights = thing._weights()
+            for name, average in thing._averages.items():
+                module, name = places.get(id(weights.get(name)), ("", ""))
+                yield Found(address(average._array), "optimizer", module, name)
+        elif isinstance(thing, Workspace):
+            for place in thing.addresses():
+                yield Found(place, "workspace", "")
+
+
+_LAST = {Module: "training", Optimizer: "_slots", EMA: "_averages", Workspace: "_lock",
+         Parameter: "_version"}  # attributes, set when all that `held` reads are
 
 
 def _is_made(thing: object) -> bool:
     """Whether it has all attributes that `held` reads."""
-    if isinstance(thing, Module):
-        return "training" in vars(thing)
-    return hasattr(thing, "_slots" if isinstance(thing, Optimizer) else "_version")
+    return any(isinstance(thing, kind) and hasattr(thing, last) for kind, last in _LAST.items())
 
 
 def _places(modules: Iterable[Module]) -> dict[int, tuple[str, str]]:
@@ -67,10 +77,4 @@ def _places(modules: Iterable[Module]) -> dict[int, tuple[str, str]]:
     return found
 
 
-def address_of(array: Array) -> int:
-    """Of the first byte."""
-    pointer = getattr(array.data, "ptr", None)  # CuPy's
-    return int(array.ctypes.data if pointer is None else pointer)
-
-
-find_with(held, Parameter, Module, Optimizer)
+find_with(held, *_LAST)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gtensor import memory
+from gtensor.backend.layouts import address
 from gtensor.memory.trace.curves import curves
 from gtensor.memory.trace.lifetimes import CATEGORIES, History
-from gtensor.profiler.find_owners import address_of, held
+from gtensor.memory.trace.owners import found_by
+from gtensor.nn.blocks.workspaces import Block
 
 if TYPE_CHECKING:
     from gtensor.train.trainer import Trainer
@@ -44,7 +46,8 @@ class Account:
 def account(trainer: Trainer) -> Account:
     """Take one more step and account for it; it updates the model and its optimizer.
 
-    Every array must come from the arena: run under `settings.override(arena_min_bytes=0)`.
+    Of several ranks all call it, and each accounts for its own part of the batch. Every array must
+    come from the arena: run under `settings.override(arena_min_bytes=0)`.
     """
     gc.collect()  # what another model left as garbage must not be freed within this step
     trainer.optimizer.zero_grad()
@@ -68,22 +71,31 @@ def account(trainer: Trainer) -> Account:
 
 def _lasting(trainer: Trainer) -> dict[int, str]:
     """The addresses of the arrays that the trainer holds between two steps, and their uses."""
-    model = trainer.model
-    own = held([*model.modules(), *model.parameters(), trainer.optimizer])
+    modules = [*trainer.model.modules()]
+    workspaces = {module.workspace.on(trainer.device) for module in modules
+                  if isinstance(module, Block)}
+    buckets = () if trainer.network is None else trainer.network.buckets
+    own = found_by([*modules, *trainer.model.parameters(), trainer.optimizer, trainer.ema,
+                    *workspaces, *buckets])
     return ({found.address: found.category for found in own}
-            | {address_of(tensor.array): "data" for tensor in trainer.recipe.held_out})
+            | {address(tensor.array): "data" for tensor in trainer.recipe.held_out})
 
 
-def memory_table(books: dict[str, Account], title: str, caption: str = "") -> Any:
+def memory_table(
+    trainer: Trainer, books: dict[str, Account], more: str = "", caption: str = ""
+) -> Any:
     """The memory of a step, by what each account is of; the trained one first."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    who = "" if trainer.comm is None else f" of rank {trainer.comm.rank} of {trainer.comm.size}"
+    table = Table(title=f"Where the memory of a training step{who} went{more}",
+                  title_justify="left", caption=caption, caption_justify="left")
     table.add_column("")
     for name in books:
         for heading in ("at the peak", "at most"):
             table.add_column(f"{name}\n{heading}" if name else heading, justify="right")
-    for category in CATEGORIES:
+    for category in dict.fromkeys([*CATEGORIES, *(
+            name for account in books.values() for name in account.bytes)]):
         if any(account.most(category) for account in books.values()):
             table.add_row(category, *(size(nbytes) for account in books.values() for nbytes in (
                 account.at_peak(category), account.most(category))))

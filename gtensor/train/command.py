@@ -17,7 +17,6 @@ from gtensor import memory
 from gtensor.memory.trace.timeline_picture import png_file
 from gtensor.settings import settings
 from gtensor.train import recipe_of
-from gtensor.train.accounting import account
 from gtensor.train.errors import NotFinite, UserError, require
 from gtensor.train.files import alone_in, write_atomically
 from gtensor.train.pictures import loss_curve
@@ -96,12 +95,13 @@ def _run(trainer: Trainer, folder: Path, quiet: bool) -> int:
     if not trainer.progress.losses:
         raise UserError("nothing was trained; wanted at least one epoch")
     with trainer.device:
-        books = account(trainer)
+        books = recipe.books(trainer)
     if not trainer.leads:
         return 0
     loss_curve(folder / "loss.png", trainer)
+    trained = next(iter(books.values()))
     write_atomically(folder / "memory.png",
-                     png_file(books.history, "Live memory over one training step"))
+                     png_file(trained.history, "Live memory over one training step"))
     for part in recipe.finish(trainer, folder, books):
         console.print(part)
     from rich.text import Text

@@ -84,7 +84,7 @@ class Diffusion(Recipe[DiffusionOptions]):
         image_grid(folder / "samples" / f"epoch-{epoch:04}.png", _in_rows(images), _NAMES,
                    f"samples after epoch {epoch}")
 
-    def finish(self, trainer: Trainer, folder: Path, books: Account) -> Iterable[Any]:
+    def finish(self, trainer: Trainer, folder: Path, books: dict[str, Account]) -> Iterable[Any]:
         """The way of one sample, and the memory of a step."""
         with trainer.averaged():
             film_strip(folder / "film.png", _denoiser(trainer.model), self.options.seed)

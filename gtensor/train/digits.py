@@ -104,19 +104,22 @@ class Digits(Recipe[DigitsOptions]):
     def shown(self, score: float) -> str:
         return f"{score:.2%}"
 
-    def finish(self, trainer: Trainer, folder: Path, books: Account) -> Iterable[Any]:
-        """The memory of a step with the trained norm, and of the same model with each other."""
-        found = {self.options.norm: books}
+    def books(self, trainer: Trainer) -> dict[str, Account]:
+        """Of a step with the trained norm, and of the same model with each other one."""
+        found = {self.options.norm: account(trainer)}
         for norm in NORMS:
             if norm not in found:
-                twin = Trainer(Digits(replace(self.options, norm=norm), self._data))
+                twin = Trainer(Digits(replace(self.options, norm=norm), self._data), trainer.comm)
                 twin.model.load_state_dict(trainer.model.state_dict())
                 with twin.device:
                     twin.step(*twin.first_batch())  # from now on the optimizer has its state
                     found[norm] = account(twin)
-        inside, outside = (found[norm].most("saved") for norm in ("inplace", "abn"))
+        return found
+
+    def finish(self, trainer: Trainer, folder: Path, books: dict[str, Account]) -> Iterable[Any]:
+        """The memory of a step, and how much the norms in place save."""
+        inside, outside = (books[norm].most("saved") for norm in ("inplace", "abn"))
         return [memory_table(
-            found, "Where the memory of a training step went "
-            f"(--norm {self.options.norm} was trained)",
+            trainer, books, f" (--norm {self.options.norm} was trained)",
             f"Kept for backward: {size(inside)} with norms in place, {size(outside)} without "
             f"({inside / outside:.2f}x)")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from gtensor import nn
 from gtensor.engine.tensor import Tensor
-from gtensor.train.accounting import memory_table
+from gtensor.train.accounting import Account, account, memory_table
 from gtensor.train.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gtensor.data import Dataset
-    from gtensor.train.accounting import Account
     from gtensor.train.trainer import Trainer
 
 
@@ -121,9 +120,13 @@ class Recipe(Generic[OptionsT]):
     def after_epoch(self, trainer: Trainer, folder: Path) -> None:
         """Write pictures of the state after an epoch, if there are any."""
 
-    def finish(self, trainer: Trainer, folder: Path, books: Account) -> Iterable[Any]:
-        """Write the last pictures; what is printed at the end, with the account of a step."""
-        return [memory_table({"": books}, "Where the memory of a training step went")]
+    def books(self, trainer: Trainer) -> dict[str, Account]:
+        """Accounts of a step, that of the trained model first; of several ranks all call it."""
+        return {"": account(trainer)}
+
+    def finish(self, trainer: Trainer, folder: Path, books: dict[str, Account]) -> Iterable[Any]:
+        """Write the last pictures; what is printed at the end, with the accounts of a step."""
+        return [memory_table(trainer, books)]
 
     def fingerprint(self) -> str:
         """What tells the data from other data: a run is resumed with the same."""

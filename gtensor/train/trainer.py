@@ -26,7 +26,7 @@ from gtensor.train.errors import NotFinite, UserError
 from gtensor.train.recipe import Recipe
 
 if TYPE_CHECKING:
-    from gtensor.distributed import Communicator
+    from gtensor.distributed import Communicator, DataParallel
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def _refusals_told() -> Iterator[None]:
         raise UserError(str(error)) from error
 
 
-def parallel(recipe: Recipe[Any], model: nn.Module, comm: Communicator) -> nn.Module:
+def parallel(recipe: Recipe[Any], model: nn.Module, comm: Communicator) -> DataParallel:
     """The loss of a rank's part of a batch as a module, whose gradients are those of the batch.
 
     From here on each rank draws from a random stream of its own.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -330,6 +331,24 @@ def test_training_is_that_of_one_process_and_goes_on_with_other_ranks(tmp_path: 
     np.testing.assert_allclose(losses(several), losses(one), rtol=1e-5)
     assert {p.name for p in (several / "run").iterdir()} == {
         "checkpoint.safetensors", "loss.png", "memory.png", "metrics.csv"}
+
+
+def test_the_memory_of_a_ranks_step_adds_up(tmp_path: Path) -> None:
+    """Both norms with the rank's half of a batch, and the buckets of its gradients."""
+    done = launch("--", sys.executable, "-m", "gtensor", "train", "digits", "--epochs", "1",
+                  "--batch-size", "512", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "training step of rank 0 of 2 went" in done.stdout
+    rows = {line.split()[1]: [
+        float(number.replace(",", "")) * (1024 if unit == "MiB" else 1)
+        for number, unit in re.findall(r"([\d,.]+) (KiB|MiB)", line)]
+        for line in done.stdout.splitlines() if line.startswith("│ ")}
+    parts = np.array([rows[name] for name in (
+        "parameters", "optimizer", "data", "gradients", "saved", "workspace", "temporary")])
+    np.testing.assert_allclose(parts.sum(axis=0)[::2], rows["peak"][::2], rtol=0.01)
+    assert rows["gradients"][0] == pytest.approx(rows["parameters"][0], rel=0.02)
+    inplace, abn = rows["saved"][1::2]
+    assert abn - inplace == pytest.approx(256 * 32 * 8 * 8 * 4 / 1024, rel=0.02)
 
 
 def test_ctrl_c_saves_once_and_fewer_ranks_go_on(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from gtensor.memory.arena.layout import SegmentLayout, check_tiles
 # In the order in which pictures stack them; the user's own categories are stacked on top.
 CATEGORIES = {
     "parameters": "parameters and buffers of modules",
-    "optimizer": "the optimizer's state",
+    "optimizer": "the optimizer's state, averaged weights",
     "data": "batches and data sets, where the program says so",
     "earlier": "made before the recording, use unknown",
     "gradients": "made in a backward pass, alive after it",

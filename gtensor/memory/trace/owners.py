@@ -49,6 +49,12 @@ def find_in(module: str) -> None:
     _modules.add(module)
 
 
+def _all_finders() -> dict[Finder, tuple[type, ...]]:
+    for module in _modules:
+        import_module(module)
+    return _finders
+
+
 class Present(NamedTuple):
     """An arena's live blocks, the blocks in which adaptors place their own, and the live bytes."""
 
@@ -105,9 +111,7 @@ Noted = TypeVar("Noted", bound=_Placed)
 
 def objects_of(*kinds: type) -> list[Any]:
     """All objects of those kinds and of the finders' kinds, derived classes included."""
-    for module in _modules:
-        import_module(module)
-    wanted: list[type] = [*kinds, *chain.from_iterable(_finders.values())]
+    wanted: list[type] = [*kinds, *chain.from_iterable(_all_finders().values())]
     for kind in wanted:  # the loop extends the list
         wanted.extend(kind.__subclasses__())
     among = frozenset(wanted)
@@ -118,8 +122,13 @@ def uses(blocks: Iterable[Noted], objects: list[Any]) -> Iterator[tuple[Noted, F
     """The blocks whose use is known from the objects that hold them."""
     ordered = sorted(blocks, key=lambda block: block.address)
     places = [block.address for block in ordered]
-    for finder, kinds in _finders.items():
-        for found in finder([thing for thing in objects if isinstance(thing, kinds)]):
-            at = bisect_right(places, found.address) - 1
-            if at >= 0 and found.address < places[at] + ordered[at].size:
-                yield ordered[at], found
+    for found in found_by(objects):
+        at = bisect_right(places, found.address) - 1
+        if at >= 0 and found.address < places[at] + ordered[at].size:
+            yield ordered[at], found
+
+
+def found_by(objects: Sequence[Any]) -> Iterator[Found]:
+    """The memory that these objects hold, as all finders tell."""
+    for finder, kinds in _all_finders().items():
+        yield from finder([thing for thing in objects if isinstance(thing, kinds)])
