@@ -268,8 +268,28 @@ def nsys_export(folder: Path) -> Try:
     return attempt
 
 
+def saved_profile(folder: Path) -> Try:
+    """A profile as it is saved."""
+    path = folder / "x.json"
+    with gt.profiler.profile() as found:
+        (gt.ones(3, requires_grad=True) * 2).sum().backward()
+    found.save(path)
+    good = folder / "good.json"
+    data = path.read_bytes()
+    good.write_bytes(data)
+    document = json.loads(data)
+
+    def attempt(rng: random.Random) -> None:
+        path.write_bytes(other_bytes(rng, data) if rng.random() < 0.5 else
+                         json.dumps(other_facts(rng, document)).encode())
+        _shown(path, *rng.choice(((), ("--by", "line"), ("--by", "module"),
+                                  ("--compare", str(good)))), command="profile")
+
+    return attempt
+
+
 FORMATS = {make.__name__: make for make in (
-    tensors, index, session, pickled, plain_json, notes, nsys_export)}
+    tensors, index, session, pickled, plain_json, notes, nsys_export, saved_profile)}
 
 
 def resident() -> int:

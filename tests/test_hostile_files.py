@@ -26,7 +26,13 @@ from gtensor.memory.trace.export import save
 from gtensor.memory.trace.lifetimes import History, Life
 from gtensor.memory.trace.reading import SnapshotError, read_snapshot
 from gtensor.system.atomic import digest
-from gtensor.system.files import MOST_HEADER_BYTES, MOST_INDEX_BYTES, MOST_SNAPSHOT_BYTES
+from gtensor.system.files import (
+    MOST_HEADER_BYTES,
+    MOST_INDEX_BYTES,
+    MOST_SHOWN,
+    MOST_SNAPSHOT_BYTES,
+    MOST_TEXT_BYTES,
+)
 from tests import hostile
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -224,6 +230,29 @@ def test_names_are_shown_as_they_are_without_what_moves_a_terminal(
         page = (tmp_path / "run.html").read_text()
         data = page.partition('type="application/json">')[2].partition("</script>")[0]
         assert json.loads(data)["device"] == wanted and "<" not in data and page.isascii()
+
+
+def test_long_texts_of_a_file_are_cut_in_tables_and_sentences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, long = tmp_path / "run.json", "A" * MOST_TEXT_BYTES
+    save(path, History(long, [], [
+        Life(n, 9, 9, 0, f"{n}{long[1:]}", long, long, None, None, None) for n in range(2)]))
+    for options in ([], ["--by", "op"], ["--by", "module"]):
+        assert main(["memory", str(path), *options]) == 0
+        assert len(capsys.readouterr().out) < 10 * MOST_SHOWN
+    with gt.profiler.profile() as found:
+        gt.ones(3) * 2
+    found.save(path)
+    whole = json.loads(path.read_text())
+    for size in (MOST_TEXT_BYTES, MOST_TEXT_BYTES + 1):
+        longer = {**whole, "machine": {**whole["machine"], "name": "A" * size}}
+        longer["texts"] = [text if text != "multiply" else "A" * size for text in whole["texts"]]
+        path.write_text(json.dumps(longer))
+        assert main(["profile", str(path)]) == (size > MOST_TEXT_BYTES)
+        out, err = capsys.readouterr()
+        assert len(out) < 10 * MOST_SHOWN and len(err) < 2 * MOST_SHOWN
+        assert ("a text of 65537 letters, wanted at most 65536" in err) == (size > MOST_TEXT_BYTES)
 
 
 def test_names_are_drawn_as_they_are(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from gtensor.memory.trace.lifetimes import (
     held_by,
 )
 from gtensor.memory.trace.reading import SnapshotError, read_snapshot
+from gtensor.system.files import brief
 from gtensor.train.errors import UserError, require, told_to_user
 
 GROUPS: dict[str, Callable[[Life], str]] = {
@@ -77,7 +78,7 @@ def show(history: History, by: str | None, most: int) -> None:
     found = facts(history)
     peak, end = found["peak"], found["end"]
     console.print(Text.assemble(
-        (f"{size_text(peak['bytes'])} live on {history.device}", "bold"),
+        (f"{size_text(peak['bytes'])} live on {brief(history.device)}", "bold"),
         f" {'at the peak' if found['events'] else 'when this was written'}, in "
         f"{peak['blocks']:,} block{'s' * (peak['blocks'] != 1)}",
         f"; {found['events']:,} events in {found['seconds']:.3g} s, the peak after "
@@ -114,7 +115,7 @@ def _table(group: str, held: list[Held], total: int, most: int) -> Any:
     if group == "category":
         table.add_column("")
     for one in cut(held, most):
-        row: list[Any] = [one.name, size_text(one.size), f"{one.size / (total or 1):.1%}",
+        row: list[Any] = [brief(one.name), size_text(one.size), f"{one.size / (total or 1):.1%}",
                f"{one.blocks:,}"]
         if group == "category":
             row.append(Text(CATEGORIES.get(one.name, ""), "dim"))

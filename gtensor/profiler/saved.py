@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any
 
 from gtensor.profiler.spans import ProfileError, Recorded, Span
-from gtensor.system.files import MOST_SNAPSHOT_BYTES, read_all
+from gtensor.system.files import MOST_SNAPSHOT_BYTES, MOST_TEXT_BYTES, read_all
 
 _FORMAT = "gtensor profile 1"
 _TEXTS = ("name", "kind", "phase", "module", "source")
@@ -48,7 +48,7 @@ def read(path: str | PathLike[str]) -> Recorded:
 
 
 def _recorded(found: dict[str, Any]) -> Recorded:
-    texts = [str(text) for text in found["texts"]]
+    texts = [_text(text) for text in found["texts"]]
     columns = []
     for name in Span._fields:
         values = found["spans"][name]
@@ -62,7 +62,7 @@ def _recorded(found: dict[str, Any]) -> Recorded:
             raise ValueError(f"span {at} refers to one that does not precede it")
         if span.kind not in _KINDS or not 0 <= span.thread <= _MOST_PLACES:
             raise ValueError(f"span {at} is of kind {span.kind!r} in thread {span.thread}")
-    live = [(_number(time, "start"), str(device), _number(total, "allocated"))
+    live = [(_number(time, "start"), _text(device), _number(total, "allocated"))
             for time, device, total in found["live"]]
     return Recorded(spans, live, _number(found["seconds"], "seconds"), _machine(found["machine"]))
 
@@ -72,7 +72,14 @@ def _machine(found: dict[str, Any]) -> dict[str, Any]:
     ceilings = {str(name): _number(value, "seconds") for name, value in found["ceilings"].items()}
     if not all(value > 0 for value in ceilings.values()):
         raise ValueError(f"ceilings {ceilings}")
-    return {**{str(name): str(value) for name, value in found.items()}, "ceilings": ceilings}
+    return {**{_text(name): _text(value) for name, value in found.items()}, "ceilings": ceilings}
+
+
+def _text(found: object) -> str:
+    text = str(found)
+    if len(text) > MOST_TEXT_BYTES:
+        raise ValueError(f"a text of {len(text)} letters, wanted at most {MOST_TEXT_BYTES}")
+    return text
 
 
 def _refused(constant: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gtensor.memory.contract.report import size_text
-from gtensor.system.files import printable
+from gtensor.system.files import brief
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -176,7 +176,7 @@ def name_text(row: Row, group_by: str) -> Text:
     """A row's name as it is shown: a file by its path from the working folder, or gtensor's."""
     from rich.text import Text
 
-    short = printable(row.name)
+    short = brief(row.name)
     if group_by != "line":
         return Text(short)
     for folder in (Path.cwd(), Path(__file__).parents[2]):
@@ -190,7 +190,7 @@ def drawn(title: str, grid: Table, width: int) -> str:
 
     console = Console(file=StringIO(), width=max(width, _NARROWEST), highlight=False, markup=False,
                       emoji=False)
-    console.print(printable(title), soft_wrap=True)
+    console.print(brief(title), soft_wrap=True)
     console.print(grid)
     made: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in made.splitlines())

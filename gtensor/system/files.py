@@ -32,6 +32,9 @@ MOST_INTEGER_BYTES = 16
 # A rotation's pointer is a name of a file and the end of a line.
 MOST_POINTER_BYTES = 1 << 10
 
+# Of a file's text in a table or a sentence: it may fill the terminal, and no more.
+MOST_SHOWN = 1_000
+
 PIECE_BYTES = 1 << 20  # of a file, read at a time
 
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
@@ -124,3 +127,8 @@ def printable(text: str) -> str:
     So no name moves the cursor, changes colours or reverses the text beside it.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def brief(text: str) -> str:
+    """`printable`, cut to `MOST_SHOWN` letters."""
+    return printable(text) if len(text) <= MOST_SHOWN else f"{printable(text[:MOST_SHOWN])} ..."

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gtensor.system.files import printable
-
-MOST_LETTERS = 1_000  # of a sentence: it may quote a file, whose texts may be a megabyte
+from gtensor.system.files import brief
 
 
 class UserError(Exception):
     """A problem that the user can solve; the command prints its sentence without a traceback.
 
-    A sentence is cut to `MOST_LETTERS`, and what moves a terminal in it becomes "?".
+    It may quote a file, so it is cut, and what moves a terminal in it becomes "?".
     """
 
     def __init__(self, text: str) -> None:
-        shown = printable(text[:MOST_LETTERS])
-        super().__init__(shown if len(text) <= MOST_LETTERS else f"{shown} ...")
+        super().__init__(brief(text))
 
 
 class NotFinite(UserError):

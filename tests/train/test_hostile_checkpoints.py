@@ -12,8 +12,8 @@ import pytest
 
 from gtensor import checkpoint
 from gtensor.cli import main
+from gtensor.system.files import MOST_SHOWN
 from gtensor.train import sampling, text
-from gtensor.train.errors import MOST_LETTERS
 from gtensor.train.trainer import Trainer
 
 TEXT = b"the cat sat on the mat; the dog ran to the man. " * 20
@@ -51,7 +51,7 @@ def run(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Calla
         out, err = capsys.readouterr()
         assert all(c.isprintable() or c == "\n" for c in out + err), ascii(out + err)
         if status:
-            assert err.count("\n") == 1 and len(err) < MOST_LETTERS + 50
+            assert err.count("\n") == 1 and len(err) < MOST_SHOWN + 50
         return status, out, err
 
     return run
