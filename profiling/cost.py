@@ -47,8 +47,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--constants", action="store_true", help="print the model's constants")
     parser.add_argument("--device", choices=DEVICES, default="h100", help="default: h100")
     parser.add_argument("--measured", type=Path, metavar="JSON", help=(
-        "what `ladder.py --device cuda` wrote on a GPU: both predictions are printed (default: that "
-        "of the device in profiling/results, if there is one)"))
+        "what `ladder.py --device cuda` wrote on a GPU: both predictions are printed (default: "
+        "that of the device in profiling/results, if there is one)"))
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the program")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"of kernels, default: {ROWS}")
     parser.add_argument("--out", type=Path, help="folder for JSON and PNG; without it none")

@@ -657,8 +657,8 @@ def nll_loss(
     """Minus the log-probabilities at the class indices; arguments as for cross_entropy.
 
     input is (N, C, ...), target (N, ...). Raises ValueError for other shapes, and for a class index
-    out of range. On a GPU the range is not checked, since that would wait, and such an index selects
-    any class; GTENSOR_DEBUG=1 checks it.
+    out of range. On a GPU the range is not checked, since that would wait, and such an index
+    selects any class; GTENSOR_DEBUG=1 checks it.
     """
     check_reduction("nll_loss", reduction)
     same_dtype("nll_loss", input=input)
