@@ -1,7 +1,6 @@
 """Whether this process has lost its CUDA context: then every further CUDA call in it fails.
 
-An illegal address, a timeout or an assertion in a kernel destroys the context. CUDA offers no way
-to make another one in the same process ("the process must be terminated and relaunched").
+See `gtensor.backend.cuda_losses`.
 
     from lost_context import lost
 
@@ -13,21 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-
-CODES = frozenset({
-    700,  # illegal address
-    702,  # launch timeout
-    709,  # context is destroyed
-    710,  # assertion
-    714,  # hardware stack error
-    715,  # illegal instruction
-    716,  # misaligned address
-    717,  # invalid address space
-    718,  # invalid program counter
-    719,  # launch failed
-    721,  # tensor memory leak
-})
-"""CUDA's errors after which a context answers every call with the same error."""
 
 
 def lost() -> int:
@@ -45,4 +29,6 @@ def lost() -> int:
     code = int(driver.cuCtxGetCurrent(ctypes.byref(context)))  # may answer the error, too
     if code == 0 and context:
         code = int(driver.cuCtxSynchronize())
-    return code if code in CODES else 0
+    from gtensor.backend.cuda_losses import LOST  # late: few processes ask
+
+    return code if code in LOST else 0

@@ -32,7 +32,8 @@ import numpy as np
 from gtensor.backend import cublaslt
 from gtensor.backend.cublas_library import Failed, call
 from gtensor.backend.cublaslt import Epilogue
-from gtensor.backend.cuda_streams import cupy
+from gtensor.backend.cuda_losses import noted
+from gtensor.backend.cuda_streams import cupy, driver
 from gtensor.backend.kernels import elementwise
 from gtensor.backend.layouts import Axis, Plan, at, check_out, plan, product_shape
 from gtensor.backend.matmul_kernel import matmul_into
@@ -276,8 +277,10 @@ class Products:
 
     def _failure(self, error: Failed, a: CudaArray, b: CudaArray, out: CudaArray) -> RuntimeError:
         """The error with the op's name and its operands."""
-        return RuntimeError(f"{error} in {self._device.running_op()} of {a.dtype} {a.shape} and "
-                            f"{b.shape} into {out.dtype} {out.shape}")
+        stream = ctypes.c_void_p(cupy().cuda.get_current_stream().ptr)
+        return noted(RuntimeError(
+            f"{error} in {self._device.running_op()} of {a.dtype} {a.shape} and {b.shape} into "
+            f"{out.dtype} {out.shape}"), driver().cuStreamQuery(stream))
 
     def _write(
         self, kind: _Kind, laid: Plan, a: CudaArray, b: CudaArray, out: CudaArray, alpha: complex,

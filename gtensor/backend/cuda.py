@@ -45,8 +45,10 @@ class CudaDevice(Device):
         # here: only a machine with a GPU needs them
         from gtensor.backend.cublas import Products
         from gtensor.backend.cuda_guards import guarded_rule
+        from gtensor.backend.cuda_losses import watch
 
         super().__init__(index)
+        watch(cupy().cuda.runtime.CUDARuntimeError, cupy().cuda.driver.CUDADriverError)
         self.cupy_device = cupy().cuda.Device(index)
         self.architecture = int(self.cupy_device.compute_capability)
         self.array_type = cupy().ndarray

@@ -13,6 +13,8 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
+from gtensor.backend.cuda_losses import noted
+
 _PAGE = 2 << 20
 
 
@@ -123,5 +125,5 @@ class CudaPages:
         if status != self._driver.CUresult.CUDA_SUCCESS:
             kind = (MemoryError if status == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
                     else RuntimeError)
-            raise kind(f"{function.__name__} answered {status.name}")
+            raise noted(kind(f"{function.__name__} answered {status.name}"), int(status))
         return answer[0] if answer else None

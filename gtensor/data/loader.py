@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 from math import inf
-from numbers import Real
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +17,7 @@ from gtensor.data.datasets import draw_seed, shuffled
 from gtensor.data.workers import WorkerTimeout, made_ahead
 from gtensor.system import ranges
 from gtensor.system.bus import BatchEvent, bus, tell
-from gtensor.system.documents import UNLOADED, Facts, told
+from gtensor.system.documents import UNLOADED, Facts, is_number, told
 
 _FACTS = ("seed", "epoch", "batch", "batch_size", "items", "shuffle", "drop_last")  # of a state
 _FLAGS = ("shuffle", "drop_last")
@@ -77,7 +76,7 @@ class DataLoader:
                                    ("seed", 0 if seed is None else seed, 0)):
             if type(value) is not int or value < least:  # bool is refused
                 raise ValueError(f"{name}={value!r} given; wanted an integer of {least} or more")
-        if isinstance(timeout, bool) or not isinstance(timeout, Real) or not 0 <= timeout < inf:
+        if not is_number(timeout) or not 0 <= timeout < inf:
             raise ValueError(f"timeout={timeout!r} given; wanted seconds, 0 or more")
         if timeout and not num_workers:
             raise ValueError(f"timeout={timeout} given with num_workers=0, whose batches are made "

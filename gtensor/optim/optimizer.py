@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from math import inf
-from numbers import Number, Real
+from numbers import Number
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
 
@@ -18,7 +18,7 @@ from gtensor.engine.tensor import Tensor, is_like
 from gtensor.nn.module import Module
 from gtensor.ops.updates.optimizer_kernels import update_of
 from gtensor.system.bus import phase
-from gtensor.system.documents import UNLOADED, Facts, plain
+from gtensor.system.documents import UNLOADED, Facts, is_number, plain
 from gtensor.system.interrupts import undivided
 
 if TYPE_CHECKING:
@@ -530,7 +530,7 @@ def check_numbers(group: Group, *names: str, least: float = 0.0) -> None:
     wanted = "a number" if least == -inf else f"a number of {least:g} or more"
     for name in names:
         value = group[name]
-        if not _is_real(value):
+        if not is_number(value):
             raise TypeError(f"{name}={value!r} given; wanted {wanted}")
         if not least <= value:
             raise ValueError(f"{name}={value} given; wanted {wanted}")
@@ -539,14 +539,10 @@ def check_numbers(group: Group, *names: str, least: float = 0.0) -> None:
 def check_betas(betas: Sequence[float]) -> None:
     """Raise TypeError or ValueError unless these are two numbers from 0 to below 1."""
     wanted = f"betas={betas!r} given; wanted two numbers from 0 to below 1"
-    if not isinstance(betas, Sequence) or not all(map(_is_real, betas)):
+    if not isinstance(betas, Sequence) or not all(map(is_number, betas)):
         raise TypeError(wanted)
     if len(betas) != 2 or any(not 0 <= beta < 1 for beta in betas):
         raise ValueError(wanted)
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _fixed(value: object) -> bool:

@@ -74,11 +74,11 @@ class Facts:
             if type(found) not in (bool, int) or found not in (0, 1):
                 raise self._wrong(key, value, "True or False")
             return bool(found)
-        if isinstance(example, tuple) and all(map(_is_number, example)):
+        if isinstance(example, tuple) and all(map(is_number, example)):
             if not isinstance(found, tuple) or len(found) != len(example) or not all(
-                    map(_is_number, found)):
+                    map(is_number, found)):
                 raise self._wrong(key, value, f"{len(example)} numbers")
-        elif _is_number(example) and not _is_number(found):
+        elif is_number(example) and not is_number(found):
             raise self._wrong(key, value, "a number")
         return found
 
@@ -86,7 +86,7 @@ class Facts:
         """A list of numbers, none of which is NaN."""
         value = self._value(key, default)
         found = plain(value)
-        if not isinstance(found, tuple) or not all(_is_number(n) and n == n for n in found):
+        if not isinstance(found, tuple) or not all(is_number(n) and n == n for n in found):
             raise self._wrong(key, value, "a list of numbers")
         return list(found)
 
@@ -173,7 +173,7 @@ def _unwrapped(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () else value
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
     """Whether it is a number that a float can be; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
