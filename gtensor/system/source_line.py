@@ -1,10 +1,12 @@
-"""The user's line: the innermost frame that is not gtensor's own."""
+"""The user's line: the innermost frame that is not gtensor's own. NumPy's warnings name it."""
 
 from __future__ import annotations
 
 import contextlib
 import linecache
 import os
+import sys
+import warnings
 from types import CodeType, FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -48,3 +50,36 @@ def place(code: CodeType, lasti: int) -> str:
     line = line_of(code, lasti)
     text = linecache.getline(code.co_filename, line).strip() if line else ""
     return f"{code.co_filename}:{line or None}" + (f": {text}" if text else "")
+
+
+class _InsideGtensor:
+    """The `message` of a warning filter: matches NumPy's warning of values (0 divided by 0) that a
+    path of gtensor's caused, after it has warned of it at the user's line.
+
+    NumPy warns at the innermost Python frame. A filter is asked while that frame runs, which costs
+    nothing where nothing is warned of.
+    """
+
+    def match(self, text: str) -> bool:
+        if " encountered in " not in text:
+            return False
+        frame = sys._getframe(1)
+        while frame.f_globals.get("__name__", "").startswith("numpy.") and frame.f_back is not None:
+            frame = frame.f_back
+        if not inside[frame.f_code.co_filename] or frame.f_code is sys._getframe().f_code:
+            return False
+        user = user_frame(frame)
+        warnings.warn_explicit(
+            text, RuntimeWarning, user.f_code.co_filename, user.f_lineno,
+            user.f_globals.get("__name__"), user.f_globals.setdefault("__warningregistry__", {}))
+        return True
+
+
+def _warn_at_users_line() -> None:
+    """Ask the filter before those that there are now."""
+    warnings.filterwarnings("ignore", "gtensor", RuntimeWarning)
+    action, _, *rest = warnings.filters[0]
+    warnings.filters[0] = action, _InsideGtensor(), *rest  # type: ignore[index]
+
+
+_warn_at_users_line()

@@ -97,15 +97,15 @@ def test_the_summary_says_what_streams_hold_back_and_lend():
     text = summary_text("cuda:0", plain, 4 * MIB, [])
     assert text.splitlines()[3:] == [
         "  reserved   2 MiB  2 MiB  1 segment",
-        "  limit 4 MiB, 2.00 bytes reserved per byte allocated, free memory 25.0% fragmented",
+        "  limit 4 MiB, 1 MiB kept for later arrays, 768 KiB of it in one piece",
         "  4 requests, 3 of them served from free memory (75.0%)"]
     text = summary_text("cuda:0", replace(plain, pending=512, borrowed=1), None, [])
     assert text.splitlines()[-2:] == [
         "  512 B freed that a stream may still be using",
         "  1 block so far cut from another stream's memory"]
-    empty = replace(plain, allocated=0, reserved=0, hits=0, misses=0)
+    empty = replace(plain, allocated=0, active=0, reserved=0, hits=0, misses=0)
     assert summary_text("cuda:0", empty, None, []).splitlines()[-2:] == [
-        "  no limit, free memory 25.0% fragmented",
+        "  no limit, 0 B kept for later arrays",
         "  0 requests, 0 of them served from free memory"]
 
 

@@ -80,10 +80,11 @@ def summary_text(where: str, stats: Stats, limit: int | None, live: Sequence[Hol
         ("reserved", size_text(stats.reserved), size_text(stats.peak_reserved),
          f"{stats.segments} segment{'s' * (stats.segments != 1)}"),
     ])]
+    free = max(0, stats.reserved - stats.active - stats.pending)
     lines.append(f"  {'no limit' if limit is None else f'limit {size_text(limit)}'}"
-                 + (f", {stats.reserved_per_live:.2f} bytes reserved per byte allocated"
-                    if stats.allocated else "")
-                 + f", free memory {stats.fragmentation:.1%} fragmented")
+                 f", {size_text(free)} kept for later arrays"
+                 + (f", {size_text(round(free * (1 - stats.fragmentation)))} of it in one piece"
+                    if free else ""))
     lines.append(f"  {requests} requests, {stats.hits} of them served from free memory"
                  + (f" ({stats.hits / requests:.1%})" if requests else ""))
     if stats.pending:
