@@ -9,7 +9,9 @@ from unittest.mock import patch
 from gtensor.engine import backward, context
 from gtensor.memory.arena import arena, segments
 from gtensor.memory.arena.chunks import Chunk
+from gtensor.ops.updates import optimizer_kernels
 from gtensor.system import fork_safety
+from gtensor.system.interrupts import undivided
 
 from .plants import Context
 
@@ -39,6 +41,16 @@ def lock_unknown_to_forks() -> Context:
 def claims_not_reentrant() -> Context:
     """the lock of claims is not reentrant"""
     return patch.object(backward, "_claims", threading.Lock())
+
+
+def step_interrupted_between_writes() -> Context:
+    """SIGINT's handler is called between the writes of an optimizer's step"""
+    return patch.object(undivided, "__enter__", lambda block: None)
+
+
+def memory_asked_for_between_writes() -> Context:
+    """Adam asks for the buffers of its tensors when it writes them, dtype by dtype"""
+    return patch.object(optimizer_kernels.adam, "asks", None)
 
 
 def mode_set_when_made() -> Context:

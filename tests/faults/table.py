@@ -142,6 +142,7 @@ _HIGHER = "engine.test_higher_order"
 _LAYOUTS = "ops.elementwise.test_ufunc_layouts"
 _GRADIENTS = "ops.elementwise.test_elementwise_gradients"
 _INTERRUPTS = "engine.test_interrupts"
+_WHOLE = "optim.test_whole_steps"
 _CUBLAS, _CUBLASLT = "hostcuda.test_libraries_cublas", "hostcuda.test_libraries_cublaslt"
 _CUSOLVER, _CUFFT = "hostcuda.test_libraries_cusolver", "hostcuda.test_libraries_cufft"
 _CUB, _CURAND = "hostcuda.test_libraries_cub", "hostcuda.test_libraries_stubs"
@@ -409,6 +410,13 @@ FAULTS = [
     Fault("an interrupt does not change the grad mode", plants_interrupts.mode_set_when_made,
           ByTest(_INTERRUPTS, "test_an_interrupt_at_any_point_of_a_block_ends_it",
                  name="no_grad")),
+    Fault("an interrupted step is whole or not begun",
+          plants_interrupts.step_interrupted_between_writes,
+          ByTest(_WHOLE, "test_an_interrupted_step_is_whole_or_not_begun", kind="adam")),
+    Fault("a step without memory changes nothing",
+          plants_interrupts.memory_asked_for_between_writes,
+          ByTest(_WHOLE, "test_a_step_without_memory_changes_nothing_and_may_be_tried_again",
+                 kind="adam")),
     # stand-ins of NVIDIA's libraries
     Fault("cuBLAS refuses a short leading dimension", plants.short_leading_dimension_taken,
           ByTest(_CUBLAS, "test_gemm_refuses_bad_arguments_and_writes_nothing", name="lda < m")),

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -40,8 +41,8 @@ class Counting(Adaptor):
             raise OutOfMemoryError("planted", 1)
 
 
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
+@contextmanager
+def counted_memory() -> Iterator[Counting]:
     """All arrays of gtensor come from it, and tiles are small."""
     made, empty = Counting(Arena(HostSegments())), np.empty
 
@@ -51,11 +52,9 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
             made.count()
         return array
 
-    with gt.settings.override(arena_min_bytes=0, tile_elements=64):
-        monkeypatch.setattr(gt.device("cpu"), "resource", made)
-        monkeypatch.setattr(np, "empty", counted)
+    with gt.settings.override(arena_min_bytes=0, tile_elements=64), patch.object(
+            gt.device("cpu"), "resource", made), patch.object(np, "empty", counted):
         yield made
-        monkeypatch.undo()
 
 
 def parameters() -> list[gt.Tensor]:
@@ -165,24 +164,23 @@ KINDS = [*OPTIMIZERS, *CLIPS, "zero", "average, first", "average, later", "unsca
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_without_memory_changes_nothing_and_may_be_tried_again(
-    kind: str, memory: Counting
-) -> None:
-    whole = Case(kind)
-    whole.run()
-    for number in itertools.count(1):
-        case = Case(kind)
-        before = case.states()
-        memory.left = number
-        try:
-            case.run()
-        except OutOfMemoryError:
-            assert case.states() == before
-            case.run()
-        left, memory.left = memory.left, -1
-        assert case.states() == whole.states()
-        if left > 0:
-            break
+def test_a_step_without_memory_changes_nothing_and_may_be_tried_again(kind: str) -> None:
+    with counted_memory() as memory:
+        whole = Case(kind)
+        whole.run()
+        for number in itertools.count(1):
+            case = Case(kind)
+            before = case.states()
+            memory.left = number
+            try:
+                case.run()
+            except OutOfMemoryError:
+                assert case.states() == before
+                case.run()
+            left, memory.left = memory.left, -1
+            assert case.states() == whole.states()
+            if left > 0:
+                break
 
 
 @contextmanager
