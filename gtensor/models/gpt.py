@@ -175,7 +175,7 @@ class GPT(Stack):
             heads: None for one for each 64 features, as all published sizes have.
             device: where the parameters are put.
 
-        Raises CheckpointMismatch, which names it, for a tensor that is missing.
+        Raises CheckpointMismatch, which names it, for a tensor that is missing or of another shape.
 
         Source: Radford et al., 2019; names of the checkpoints on huggingface.co/openai-community.
         """
@@ -183,21 +183,26 @@ class GPT(Stack):
             prefix = "transformer." if "transformer.wte.weight" in file else ""
             needed = [prefix + "wte.weight", prefix + "wpe.weight",
                       prefix + "h.0.mlp.c_fc.weight"]
-            missing = [name for name in needed if name not in file]
-            if missing:
-                raise CheckpointMismatch(f"{path} has no {missing[0]}; wanted a checkpoint of "
-                                         "GPT-2")
-            shapes = [file.entry(name).shape for name in needed]
+            shapes = [_shape_in(file, name) for name in needed]
             if any(len(shape) != 2 for shape in shapes):
                 raise CheckpointMismatch(f"{path} has {', '.join(needed)} of shapes {shapes}; "
                                          "wanted matrices")
             (vocabulary, width), (length, _), (_, hidden) = shapes
-            if heads is None and width % 64:
+            layers = len({name.removeprefix(prefix).split(".")[1] for name in file
+                          if name.startswith(f"{prefix}h.")})
+            # So that the model is about as large as the file, before it is made.
+            wanted = {"wpe.weight": (length, width)}
+            for number in range(layers):
+                wanted[f"h.{number}.attn.c_attn.weight"] = width, 3 * width
+                wanted[f"h.{number}.mlp.c_fc.weight"] = width, hidden
+            for name, shape in wanted.items():
+                if _shape_in(file, prefix + name) != shape:
+                    raise CheckpointMismatch(
+                        f"{path} has {prefix}{name} of shape {_shape_in(file, prefix + name)}; "
+                        f"wanted {shape}")
+            if heads is None and (width % 64 or not width):
                 raise CheckpointMismatch(f"{path} has a width of {width}, which is no multiple of "
                                          "64; wanted the number of heads, too")
-            numbers = [int(name.removeprefix(prefix).split(".")[1]) for name in file
-                       if name.startswith(f"{prefix}h.")]
-            layers = max(numbers) + 1
             head = "lm_head.weight" in file
             heads = width // 64 if heads is None else heads
             config = GPTConfig(vocabulary, layers, width, heads, None, hidden, length, "gelu_tanh",
@@ -207,9 +212,7 @@ class GPT(Stack):
             for name in model.state_dict():
                 source, transposed = _gpt2_name(name)
                 source = source if name == "head.weight" else prefix + source
-                if source not in file:
-                    raise CheckpointMismatch(f"{path} has no {source}; wanted a checkpoint of "
-                                             f"GPT-2 with {layers} layers")
+                _shape_in(file, source)
                 value = file.get_tensor(source)
                 if value.dtype.kind not in "fV":
                     raise CheckpointMismatch(f"{path} has {source} of dtype {value.dtype}; wanted "
@@ -217,6 +220,13 @@ class GPT(Stack):
                 state[name] = value.mT if transposed else value
         model.load_state_dict(state)
         return model
+
+
+def _shape_in(file: safe_open, name: str) -> tuple[int, ...]:
+    """A tensor's shape in a checkpoint of GPT-2. Raises CheckpointMismatch if it is missing."""
+    if name not in file:
+        raise CheckpointMismatch(f"{file.path} has no {name}; wanted a checkpoint of GPT-2")
+    return file.entry(name).shape
 
 
 _GPT2 = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -101,6 +102,23 @@ def test_a_damaged_file_is_refused(tmp_path: Path, change: Any, message: str):
     save_file(gpt2_weights(), tmp_path / "whole.safetensors")
     with pytest.raises(CheckpointMismatch, match="wanted the number of heads, too"):
         GPT.from_gpt2(tmp_path / "whole.safetensors")
+
+
+@pytest.mark.parametrize("change,message", [
+    ({"h.1000000000.ln_1.weight": (1,)}, "has no h.2.attn.c_attn.weight"),
+    ({"h.1" + "0" * 5000 + ".ln_1.weight": (1,)}, "has no h.2.attn.c_attn.weight"),
+    ({"h.x": (1,)}, "has no h.2.attn.c_attn.weight"),
+    ({"wte.weight": (0, 10**9)}, r"has wpe.weight of shape \(9, 8\); wanted \(9, 1000000000\)"),
+    ({"wpe.weight": (10**12, 0)}, r"has wpe.weight of shape \(1000000000000, 0\); wanted"),
+])
+def test_no_model_of_other_sizes_than_the_tensors_is_made(
+    tmp_path: Path, change: dict[str, tuple[int, ...]], message: str
+):
+    weights = gpt2_weights() | {name: np.zeros(shape) for name, shape in change.items()}
+    save_file(weights, tmp_path / "model.safetensors")
+    with patch.object(GPT, "__init__", side_effect=AssertionError), pytest.raises(
+            CheckpointMismatch, match=message):
+        GPT.from_gpt2(tmp_path / "model.safetensors", heads=HEADS)
 
 
 def test_an_error_in_a_block_leaves_the_state_as_it_was():
