@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -45,9 +46,11 @@ def facts_unchecked() -> Context:
     return patch.object(Facts, "text", lambda self, key, default=None: self.found.get(key, default))
 
 
-def names_unprinted() -> Context:
+@contextmanager
+def names_unprinted() -> Iterator[None]:
     """names are shown with their control characters"""
-    return patch.object(documents, "printable", lambda text: text)
+    with patch.object(documents, "printable", str), patch.object(files, "printable", str):
+        yield
 
 
 def names_as_markup() -> Context:
