@@ -15,7 +15,7 @@
 #include "bn_act.cuh"
 
 // mean and var of every channel. partials: 4 numbers for each channel and blockIdx.y; tickets: a
-// zero for each blockIdx.x; both NULL where gridDim.y is 1.
+// zero for each blockIdx.x; both NULL where gridDim.y is 1. Without tickets it writes partials only.
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_statistics(const T *x, gt_float<T> *mean, gt_float<T> *var,
@@ -44,35 +44,52 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
   });
 }
 
-// z, stored inside the open range of the activation if clamp.
+// z, stored inside the open range of the activation if clamp. partials, or NULL: what `parts` blocks
+// of bn_act_statistics found; mean and var are then written. Running averages (c) or NULL: see
+// gt_running.
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
-    bn_act_forward(const T *x, const gt_float<T> *mean, const gt_float<T> *var,
+    bn_act_forward(const T *x, gt_float<T> *mean, gt_float<T> *var,
                    const gt_float<T> *weight, const gt_float<T> *bias, T *z, gt_index n, gt_index c,
                    gt_index s, double eps, gt_index activation, double parameter, gt_index absolute,
-                   gt_index clamp) {
+                   gt_index clamp, const gt_moments<gt_float<T>> *partials, gt_index parts,
+                   gt_float<T> *running_mean, gt_float<T> *running_var, long long *batches,
+                   double momentum, double unbiased) {
   typedef gt_float<T> F;
+  __shared__ gt_moments<F> shared[GT_BLOCK / 32];
+  gt_moments<F> *const cells = shared;
+  const gt_running<F> running = {running_mean, running_var, batches, momentum, unbiased};
   const gt_range<F> range =
       clamp ? gt_activation_range<T>(activation, F(parameter)) : gt_everything<F>();
   gt_by_width<T>(s, gt_address(x) | gt_address(z), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_backwards(), n, c, s);
-    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
+    const gt_channel_statistics<decltype(walk), F> own(walk, mean, var, partials, parts, running, c,
+                                                       cells);
+    const gt_normals<decltype(walk), F> normals(walk, own, weight, bias, c, eps, absolute);
     gt_forward(walk, x, normals.of, z, activation, F(parameter), range);
   });
 }
 
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
-    bn_act_forward_last(const T *x, const gt_float<T> *mean, const gt_float<T> *var,
+    bn_act_forward_last(const T *x, gt_float<T> *mean, gt_float<T> *var,
                         const gt_float<T> *weight, const gt_float<T> *bias, T *z, gt_index n,
                         gt_index c, gt_index tile, double eps, gt_index activation,
-                        double parameter, gt_index absolute, gt_index clamp) {
+                        double parameter, gt_index absolute, gt_index clamp,
+                        const gt_moments<gt_float<T>> *partials, gt_index parts,
+                        gt_float<T> *running_mean, gt_float<T> *running_var, long long *batches,
+                        double momentum, double unbiased) {
   typedef gt_float<T> F;
+  __shared__ gt_moments<F> shared[gt_width<T> * GT_BLOCK];
+  gt_moments<F> *const cells = shared;
+  const gt_running<F> running = {running_mean, running_var, batches, momentum, unbiased};
   const gt_range<F> range =
       clamp ? gt_activation_range<T>(activation, F(parameter)) : gt_everything<F>();
   gt_by_width<T>(c, gt_address(x) | gt_address(z), [&](auto width) {
     const gt_channels_last<decltype(width)::value> walk(gt_backwards(), n, c, tile);
-    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
+    const gt_channel_statistics<decltype(walk), F> own(walk, mean, var, partials, parts, running, c,
+                                                       cells);
+    const gt_normals<decltype(walk), F> normals(walk, own, weight, bias, c, eps, absolute);
     gt_forward(walk, x, normals.of, z, activation, F(parameter), range);
   });
 }
@@ -116,21 +133,24 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
 }
 
 // dx = weight / deviation * (dy - sum_dy / values - xhat * sum_dy_xhat / values), where a channel
-// has so many values; without what is subtracted where sum_dy is NULL (statistics that do not
-// depend on x).
+// has so many values; without what is subtracted where values is 0 or sum_dy NULL (statistics that do
+// not depend on x). partials, or NULL: what `parts` blocks of bn_act_reduce found without tickets; the
+// sums are then written.
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_backward(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
-                    const gt_float<T> *weight, const gt_float<T> *bias, const gt_float<T> *sum_dy,
-                    const gt_float<T> *sum_dy_xhat, T *dx, gt_index n, gt_index c, gt_index s,
+                    const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sum_dy,
+                    gt_float<T> *sum_dy_xhat, T *dx, gt_index n, gt_index c, gt_index s,
                     double eps, gt_index activation, double parameter, gt_index absolute,
-                    double values) {
+                    double values, const gt_sums<gt_float<T>> *partials, gt_index parts) {
   typedef gt_float<T> F;
+  __shared__ gt_sums<F> shared[GT_BLOCK / 32];
+  gt_sums<F> *const cells = shared;
   gt_by_width<T>(s, gt_address(g) | gt_address(z) | gt_address(dx), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_backwards(), n, c, s);
     const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
     gt_backward(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, values, dx, c,
-                activation, F(parameter));
+                activation, F(parameter), partials, parts, cells);
   });
 }
 
@@ -138,15 +158,18 @@ template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_backward_last(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                          const gt_float<T> *weight, const gt_float<T> *bias,
-                         const gt_float<T> *sum_dy, const gt_float<T> *sum_dy_xhat, T *dx,
+                         gt_float<T> *sum_dy, gt_float<T> *sum_dy_xhat, T *dx,
                          gt_index n, gt_index c, gt_index tile, double eps, gt_index activation,
-                         double parameter, gt_index absolute, double values) {
+                         double parameter, gt_index absolute, double values,
+                         const gt_sums<gt_float<T>> *partials, gt_index parts) {
   typedef gt_float<T> F;
+  __shared__ gt_sums<F> shared[gt_width<T> * GT_BLOCK];
+  gt_sums<F> *const cells = shared;
   gt_by_width<T>(c, gt_address(g) | gt_address(z) | gt_address(dx), [&](auto width) {
     const gt_channels_last<decltype(width)::value> walk(gt_backwards(), n, c, tile);
     const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
     gt_backward(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, values, dx, c,
-                activation, F(parameter));
+                activation, F(parameter), partials, parts, cells);
   });
 }
 
@@ -184,18 +207,21 @@ __global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)  // at most 128 registers
     bn_act_forward_on_chip(const T *x, gt_float<T> *mean, gt_float<T> *var,
                            const gt_float<T> *weight, const gt_float<T> *bias, T *z, gt_index n,
                            gt_index c, gt_index s, double eps, gt_index activation,
-                           double parameter, gt_index absolute, gt_index clamp) {
+                           double parameter, gt_index absolute, gt_index clamp,
+                           gt_float<T> *running_mean, gt_float<T> *running_var,
+                           long long *batches, double momentum, double unbiased) {
   typedef gt_float<T> F;
   extern __shared__ __align__(16) unsigned char slice[];
   __shared__ gt_moments<F> shared[GT_CHIP_BLOCK / 32];
   gt_moments<F> *const cells = shared;
+  const gt_running<F> running = {running_mean, running_var, batches, momentum, unbiased};
   T *const kept = reinterpret_cast<T *>(slice);
   const gt_range<F> range =
       clamp ? gt_activation_range<T>(activation, F(parameter)) : gt_everything<F>();
   gt_by_width<T>(s, gt_address(x) | gt_address(z), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_forwards(), n, c, s);
     gt_forward_on_chip(walk, x, mean, var, weight, bias, z, eps, absolute != 0, activation,
-                       F(parameter), range, kept, cells);
+                       F(parameter), range, running, kept, cells);
   });
 }
 

@@ -121,7 +121,7 @@ struct gt_channels_last {
 
   __device__ bool inside(gt_index c) const { return channel < c; }
 
-  // cells: W * blockDim.x. The threads of lane 0 get the result, and they alone.
+  // cells: W * blockDim.x. All threads get the result of their channels.
   template <typename V, typename Combine>
   __device__ void reduce(V (&values)[owned], V *cells, Combine combine) const {
     for (int w = 0; w < W; ++w) cells[w * blockDim.x + threadIdx.x] = values[w];
@@ -134,8 +134,7 @@ struct gt_channels_last {
         }
       __syncthreads();
     }
-    if (lane == 0)
-      for (int w = 0; w < W; ++w) values[w] = cells[w * blockDim.x + threadIdx.x];
+    for (int w = 0; w < W; ++w) values[w] = cells[w * blockDim.x + threadIdx.x % across];
     __syncthreads();  // the next reduction overwrites the cells
   }
 
@@ -189,25 +188,32 @@ __device__ inline void gt_store(T *to, const gt_index (&offsets)[U], int count,
     if (u < count) gt_store(to + offsets[u], packs[u]);
 }
 
+// What `parts` blocks found of the channels of a thread, to all threads. partials: (parts, c).
+template <typename Walk, typename V, typename Combine>
+__device__ inline void gt_collect(const Walk &walk, V (&values)[Walk::owned], const V *partials,
+                                  gt_index parts, gt_index c, V *cells, Combine combine) {
+  for (int p = 0; p < Walk::owned; ++p) values[p] = V();
+  if (walk.inside(c))
+#pragma unroll 4
+    for (gt_index part = walk.lane; part < parts; part += walk.lanes)
+      for (int p = 0; p < Walk::owned; ++p)
+        values[p] = combine(values[p], partials[part * c + walk.channel + p]);
+  walk.reduce(values, cells, combine);
+}
+
 // Combines `values` of all threads and blocks of the same channels. Returns whether this thread has
-// the result: thread `lane` 0 of one block. partials: (gridDim.y, c); tickets: gridDim.x zeros;
-// neither is read where gridDim.y is 1.
+// the result: thread `lane` 0 of one block. partials: (gridDim.y, c); tickets: gridDim.x zeros; both
+// NULL where gridDim.y is 1. With partials and no tickets no thread has it: the next launch collects.
 template <typename Walk, typename V, typename Combine>
 __device__ inline bool gt_gather(const Walk &walk, V (&values)[Walk::owned], V *partials,
                                  unsigned *tickets, gt_index c, V *cells, Combine combine) {
   walk.reduce(values, cells, combine);
-  if (gridDim.y > 1) {
+  if (partials) {
     if (walk.lane == 0 && walk.inside(c))
       for (int p = 0; p < Walk::owned; ++p)
         partials[walk.chunk * c + walk.channel + p] = values[p];
-    if (!gt_last_block(tickets + blockIdx.x, gridDim.y)) return false;
-    for (int p = 0; p < Walk::owned; ++p) values[p] = V();
-    if (walk.inside(c))
-#pragma unroll 4
-      for (gt_index chunk = walk.lane; chunk < gridDim.y; chunk += walk.lanes)
-        for (int p = 0; p < Walk::owned; ++p)
-          values[p] = combine(values[p], partials[chunk * c + walk.channel + p]);
-    walk.reduce(values, cells, combine);
+    if (!tickets || !gt_last_block(tickets + blockIdx.x, gridDim.y)) return false;
+    gt_collect(walk, values, partials, gridDim.y, c, cells, combine);
   }
   return walk.lane == 0 && walk.inside(c);
 }
@@ -304,6 +310,46 @@ __device__ inline gt_normal<F> gt_normal_of(F mean, F var, const F *weight, cons
   return normal;
 }
 
+// Running averages, or NULL, moved towards mean and unbiased * var by the fraction momentum; and a
+// count of batches, or NULL.
+template <typename F>
+struct gt_running {
+  F *mean, *var;
+  long long *count;
+  double momentum, unbiased;
+
+  __device__ void move(gt_index channel, F now_mean, F now_var) const {
+    if (mean) mean[channel] += momentum * (now_mean - mean[channel]);
+    if (var) var[channel] += momentum * (unbiased * now_var - var[channel]);
+    if (count && channel == 0) *count += 1;
+  }
+};
+
+// Mean and variance of the channels of a thread. The first block of a channel writes what it finds
+// in partials, of `parts` blocks of bn_act_statistics, and moves the averages.
+template <typename Walk, typename F>
+struct gt_channel_statistics {
+  F mean[Walk::owned], var[Walk::owned];
+  __device__ gt_channel_statistics(const Walk &walk, F *means, F *vars,
+                                   const gt_moments<F> *partials, gt_index parts,
+                                   const gt_running<F> &running, gt_index c,
+                                   gt_moments<F> *cells) {
+    gt_moments<F> moments[Walk::owned];
+    if (partials) gt_collect(walk, moments, partials, parts, c, cells, gt_combine_moments());
+    const bool first = walk.chunk == 0 && walk.lane == 0 && walk.inside(c);
+    for (int p = 0; p < Walk::owned; ++p) {
+      const gt_index at = walk.inside(c) ? walk.channel + p : 0;
+      mean[p] = partials ? gt_mean(moments[p]) : means[at];
+      var[p] = partials ? gt_variance(moments[p]) : vars[at];
+      if (first && partials) {
+        means[at] = mean[p];
+        vars[at] = var[p];
+      }
+      if (first) running.move(at, mean[p], var[p]);
+    }
+  }
+};
+
 // The numbers of the channels of a thread.
 template <typename Walk, typename F>
 struct gt_normals {
@@ -313,6 +359,13 @@ struct gt_normals {
     for (int p = 0; p < Walk::owned; ++p) {
       const gt_index at = walk.inside(c) ? walk.channel + p : 0;
       of[p] = gt_normal_of(mean[at], var[at], weight, bias, at, eps, absolute != 0);
+    }
+  }
+  __device__ gt_normals(const Walk &walk, const gt_channel_statistics<Walk, F> &own,
+                        const F *weight, const F *bias, gt_index c, double eps, gt_index absolute) {
+    for (int p = 0; p < Walk::owned; ++p) {
+      const gt_index at = walk.inside(c) ? walk.channel + p : 0;
+      of[p] = gt_normal_of(own.mean[p], own.var[p], weight, bias, at, eps, absolute != 0);
     }
   }
 };
@@ -509,16 +562,30 @@ __device__ inline void gt_reduce(Terms, const Walk &walk, const T *g, const T *s
       gt_write_sums(total[p], sum_dy, sum_dy_xhat, walk.channel + p);
 }
 
+// partials, or NULL: what `parts` blocks of gt_reduce found. The first block of a channel writes the
+// sums of it, that of the weight for the number that the weight is made of.
 template <typename Terms, typename Walk, typename T, typename F>
 __device__ inline void gt_backward(Terms, const Walk &walk, const T *g, const T *saved,
-                                   const gt_normal<F> (&normals)[Walk::owned], const F *sum_dy,
-                                   const F *sum_dy_xhat, double values, T *dx, gt_index c,
-                                   gt_index activation, F parameter) {
+                                   const gt_normal<F> (&normals)[Walk::owned], F *sum_dy,
+                                   F *sum_dy_xhat, double values, T *dx, gt_index c,
+                                   gt_index activation, F parameter, const gt_sums<F> *partials,
+                                   gt_index parts, gt_sums<F> *cells) {
   constexpr int W = Walk::width, U = gt_steps_at_once<W>, N = U * W;
   gt_sums<F> means[Walk::owned] = {};
-  if (sum_dy && walk.inside(c))
+  if (partials) {
+    gt_collect(walk, means, partials, parts, c, cells, gt_combine_sums());
+    if (walk.chunk == 0 && walk.lane == 0 && walk.inside(c))
+      for (int p = 0; p < Walk::owned; ++p) {
+        const gt_sums<F> total = {means[p].dy, means[p].dy_xhat * normals[p].slope};
+        gt_write_sums(total, sum_dy, sum_dy_xhat, walk.channel + p);
+      }
+  } else if (sum_dy && walk.inside(c)) {
     for (int p = 0; p < Walk::owned; ++p)
-      means[p] = {sum_dy[walk.channel + p] / F(values), sum_dy_xhat[walk.channel + p] / F(values)};
+      means[p] = {sum_dy[walk.channel + p], sum_dy_xhat[walk.channel + p]};
+  }
+  for (int p = 0; p < Walk::owned; ++p)
+    means[p] = values > 0 ? gt_sums<F>{means[p].dy / F(values), means[p].dy_xhat / F(values)}
+                          : gt_sums<F>{F(0), F(0)};
   gt_walk<U>(walk, [&](const gt_index (&offsets)[U], int count) {
     gt_pack<T, W> packs[U], gradients[U];
     gt_load(saved, offsets, count, packs);
@@ -538,7 +605,8 @@ template <typename Walk, typename T, typename F>
 __device__ inline void gt_forward_on_chip(const Walk &walk, const T *x, F *mean, F *var,
                                           const F *weight, const F *bias, T *z, double eps,
                                           bool absolute, gt_index activation, F parameter,
-                                          gt_range<F> range, T *kept, gt_moments<F> *cells) {
+                                          gt_range<F> range, const gt_running<F> &running, T *kept,
+                                          gt_moments<F> *cells) {
   constexpr int W = Walk::width, V = gt_steps_at_once<W>, U = 2 * V;
   gt_moments<F> moments[1] = {};
   gt_places<W, U> places;
@@ -554,6 +622,7 @@ __device__ inline void gt_forward_on_chip(const Walk &walk, const T *x, F *mean,
   if (threadIdx.x == 0) {
     mean[walk.channel] = average;
     var[walk.channel] = variance;
+    running.move(walk.channel, average, variance);
   }
   const gt_normal<F> normal[1] = {
       gt_normal_of(average, variance, weight, bias, walk.channel, eps, absolute)};

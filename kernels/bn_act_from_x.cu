@@ -46,21 +46,25 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
 }
 
 // dx = weight / deviation * (dy - sum_dy / values - xhat * sum_dy_xhat / values), where a channel
-// has so many values; without what is subtracted where sum_dy is NULL (statistics that do not
-// depend on x).
+// has so many values; without what is subtracted where values is 0 or sum_dy NULL (statistics that do
+// not depend on x). partials, or NULL: what `parts` blocks of bn_act_reduce_from_x found without tickets; the
+// sums are then written.
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_backward_from_x(const T *g, const T *x, const gt_float<T> *mean, const gt_float<T> *var,
                            const gt_float<T> *weight, const gt_float<T> *bias,
-                           const gt_float<T> *sum_dy, const gt_float<T> *sum_dy_xhat, T *dx,
+                           gt_float<T> *sum_dy, gt_float<T> *sum_dy_xhat, T *dx,
                            gt_index n, gt_index c, gt_index s, double eps, gt_index activation,
-                           double parameter, double values) {
+                           double parameter, double values,
+                           const gt_sums<gt_float<T>> *partials, gt_index parts) {
   typedef gt_float<T> F;
+  __shared__ gt_sums<F> shared[GT_BLOCK / 32];
+  gt_sums<F> *const cells = shared;
   gt_by_width<T>(s, gt_address(g) | gt_address(x) | gt_address(dx), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_backwards(), n, c, s);
     const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
     gt_backward(gt_terms_of_x(), walk, g, x, normals.of, sum_dy, sum_dy_xhat, values, dx, c,
-                activation, F(parameter));
+                activation, F(parameter), partials, parts, cells);
   });
 }
 
@@ -68,15 +72,18 @@ template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_backward_from_x_last(const T *g, const T *x, const gt_float<T> *mean,
                                 const gt_float<T> *var, const gt_float<T> *weight,
-                                const gt_float<T> *bias, const gt_float<T> *sum_dy,
-                                const gt_float<T> *sum_dy_xhat, T *dx, gt_index n, gt_index c,
+                                const gt_float<T> *bias, gt_float<T> *sum_dy,
+                                gt_float<T> *sum_dy_xhat, T *dx, gt_index n, gt_index c,
                                 gt_index tile, double eps, gt_index activation, double parameter,
-                                double values) {
+                                double values,
+                                const gt_sums<gt_float<T>> *partials, gt_index parts) {
   typedef gt_float<T> F;
+  __shared__ gt_sums<F> shared[gt_width<T> * GT_BLOCK];
+  gt_sums<F> *const cells = shared;
   gt_by_width<T>(c, gt_address(g) | gt_address(x) | gt_address(dx), [&](auto width) {
     const gt_channels_last<decltype(width)::value> walk(gt_backwards(), n, c, tile);
     const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
     gt_backward(gt_terms_of_x(), walk, g, x, normals.of, sum_dy, sum_dy_xhat, values, dx, c,
-                activation, F(parameter));
+                activation, F(parameter), partials, parts, cells);
   });
 }

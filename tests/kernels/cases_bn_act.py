@@ -21,6 +21,8 @@ from gtensor.backend.kernels import NULL
 
 EPS = 1e-5
 NOTHING = NULL, NULL  # in place of the sums
+GIVEN = [NULL, 0]  # in place of partial results: there are complete ones
+STILL = [NULL, NULL, NULL, 0.0, 0.0]  # in place of running averages
 FROM_Z, FROM_X = "bn_act.cu", "bn_act_from_x.cu"
 PARAMETERS = {"leaky_relu": 0.01, "elu": 0.7, "softplus": 1.5}
 FORWARD: dict[str, Callable[[Any], Any]] = {
@@ -138,6 +140,18 @@ class Setting:
         assert_close(self.mean, x.mean(1), self.work)
         assert_close(self.var, x.var(1, correction=0), self.work)
 
+    def averages(self, rng: np.random.Generator) -> list[Any]:
+        """Arguments for running averages, which `check_averages` knows."""
+        self.before = normal(rng, (2, self.layout.c), self.work)
+        self.running = [*self.before.copy(), np.array(3)]
+        return [*self.running, 0.25, 1.5]
+
+    def check_averages(self) -> None:
+        now = exact(self.mean), 1.5 * exact(self.var)
+        for moved, before, target in zip(self.running, self.before, now, strict=False):
+            assert_close(moved, exact(before) + 0.25 * (target - exact(before)), self.work)
+        assert self.running[2] == 4
+
     def normal_terms(self) -> tuple[Any, Any, Any, Any]:
         """mean, deviation, weight, bias: those that kernels were given, in float64."""
         wide = self.layout.wide
@@ -189,7 +203,7 @@ def _in_place(
         s.check_statistics()
         z = s.x.copy()
         layout.launch(executor, FROM_Z, "forward", dtype, [
-            z, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, 1])
+            z, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, 1, *GIVEN, *STILL])
         assert_close(z, s.forward(), dtype, factor=4.0)
 
         xhat, dy = s.terms(z)
@@ -201,7 +215,8 @@ def _in_place(
         dx, given = s.g.copy(), sums if training else NOTHING
         count = 2.5 * layout.n * layout.s  # of several replicas, say
         layout.launch(executor, FROM_Z, "backward", dtype, [
-            dx, z, s.mean, s.var, *s.affine, *given, dx, *layout.sizes, *s.options, count])
+            dx, z, s.mean, s.var, *s.affine, *given, dx, *layout.sizes, *s.options, count,
+            *GIVEN])
         assert_close(dx, s.dx(xhat, dy, given, count), dtype, factor=8.0)
 
         mean, deviation, _, _ = s.normal_terms()
@@ -214,6 +229,48 @@ def _in_place(
     return Case("-".join(["bn_act", activation, str(layout), *more]), check)
 
 
+def _in_two_launches(layout: Layout, file: str, absolute: bool = False) -> Case:
+    """The second launch of a direction collects what the blocks of the first one have found."""
+    of_z = file == FROM_Z
+
+    def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
+        s = Setting(layout, "leaky_relu", dtype, rng, absolute=absolute)
+        z, room = s.x.copy(), (layout.parts, layout.c)
+        partials = unwritten((*room, 4), s.work)
+        layout.launch(executor, FROM_Z, "statistics", dtype, [
+            s.x, s.mean, s.var, partials, NULL, *layout.sizes])
+        layout.launch(executor, FROM_Z, "forward", dtype, [
+            z, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, int(of_z), partials,
+            layout.parts, *s.averages(rng)])
+        s.check_statistics()
+        s.check_averages()
+        assert_close(z, s.forward(), dtype, factor=4.0)
+        saved, options = (z, s.options) if of_z else (s.x, s.options[:3])
+        name = "" if of_z else "_from_x"
+        arrays, sums = [s.g, saved, s.mean, s.var, *s.affine], unwritten((2, layout.c), s.work)
+        layout.launch(executor, file, f"reduce{name}", dtype, [
+            *arrays, *sums, *layout.workspace(2, s.work), *layout.sizes, *options])
+        count, dx = float(layout.n * layout.s), unwritten(layout.shape, dtype)
+        layout.launch(executor, file, f"backward{name}", dtype, [
+            *arrays, *sums, dx, *layout.sizes, *options, count, *GIVEN])
+        again, results = unwritten((*room, 2), s.work), (unwritten(sums.shape, s.work), dx.copy())
+        layout.launch(executor, file, f"reduce{name}", dtype, [
+            *arrays, *results[0], again, NULL, *layout.sizes, *options])
+        layout.launch(executor, file, f"backward{name}", dtype, [
+            *arrays, *results[0], results[1], *layout.sizes, *options, count, again, layout.parts])
+        sums[1] *= s.sign.astype(s.work)
+        assert_close(results[0], exact(sums), s.work)
+        assert_close(results[1], exact(dx), dtype)
+        layout.launch(executor, file, f"backward{name}", dtype, [
+            *arrays, *results[0], results[1], *layout.sizes, *options, 0.0, again, layout.parts])
+        layout.launch(executor, file, f"backward{name}", dtype, [
+            *arrays, *NOTHING, dx, *layout.sizes, *options, count, *GIVEN])
+        assert_close(results[1], exact(dx), dtype)
+
+    more = ["absolute"] if absolute else []
+    return Case("-".join(["bn_act-two", file, str(layout), *more]), check)
+
+
 def _on_chip(
     layout: Layout, activation: str, affine: bool = True, training: bool = True,
     absolute: bool = False,
@@ -224,8 +281,9 @@ def _on_chip(
         s = Setting(layout, activation, dtype, rng, affine, absolute=absolute)
         z = s.x.copy()
         layout.on_chip(executor, "forward", dtype, 1, [
-            z, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, 1])
+            z, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, 1, *s.averages(rng)])
         s.check_statistics()
+        s.check_averages()
         assert_close(z, s.forward(), dtype, factor=4.0)
         xhat, dy = s.terms(z)
         sums, dx = unwritten((2, layout.c), s.work), s.g.copy()
@@ -249,7 +307,8 @@ def _from_x(layout: Layout, activation: str, affine: bool = True, training: bool
         s.statistics(executor)
         z = unwritten(layout.shape, dtype)
         layout.launch(executor, FROM_Z, "forward", dtype, [
-            s.x, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, 0])
+            s.x, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, 0,
+            *GIVEN, *STILL])
         assert_close(z, s.forward(), dtype, factor=4.0)
 
         mean, deviation, weight, bias = s.normal_terms()
@@ -265,7 +324,7 @@ def _from_x(layout: Layout, activation: str, affine: bool = True, training: bool
         dx, given, count = s.x.copy(), sums if training else NOTHING, layout.n * layout.s
         layout.launch(executor, FROM_X, "backward_from_x", dtype, [
             s.g, dx, s.mean, s.var, *s.affine, *given, dx, *layout.sizes, *s.options[:3],
-            float(count)])
+            float(count), *GIVEN])
         assert_close(dx, s.dx(xhat, y.grad, given, count), dtype, factor=8.0)
 
     more = [*([] if affine else ["plain"]), *([] if training else ["fixed"])]
@@ -280,7 +339,7 @@ def _saturated(layout: Layout, activation: str) -> Case:
         s.statistics(executor)
         z = s.x.copy()
         layout.launch(executor, FROM_Z, "forward", dtype, [
-            z, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, 1])
+            z, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, 1, *GIVEN, *STILL])
         low, high = RANGE[activation]
         stored = z.astype(np.float64)
         assert (stored > low).all() and (stored < high).all()
@@ -295,7 +354,8 @@ def _saturated(layout: Layout, activation: str) -> Case:
         layout.launch(executor, FROM_Z, "reduce", dtype, [
             s.g, z, *arrays, *sums, *layout.workspace(2, s.work), *layout.sizes, *s.options])
         layout.launch(executor, FROM_Z, "backward", dtype, [
-            dx, z, *arrays, *sums, dx, *layout.sizes, *s.options, float(layout.n * layout.s)])
+            dx, z, *arrays, *sums, dx, *layout.sizes, *s.options, float(layout.n * layout.s),
+            *GIVEN])
         x = unwritten(layout.shape, dtype)
         layout.launch(executor, FROM_Z, "input", dtype, [
             z, *arrays, x, *layout.sizes, *s.options])
@@ -331,7 +391,7 @@ def _not_a_number(layout: Layout) -> Case:
         s.statistics(executor)
         z = unwritten(layout.shape, dtype)
         layout.launch(executor, FROM_Z, "forward", dtype, [
-            s.x, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, 1])
+            s.x, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, 1, *GIVEN, *STILL])
         bad = np.isnan(z.astype(np.float64)).swapaxes(0, 1).reshape(layout.c, -1)
         assert bad[1].all() and bad.sum() == bad[1].size
 
@@ -350,6 +410,9 @@ LAYOUTS = [
 
 CASES = [
     *(_in_place(layout) for layout in LAYOUTS),
+    *(_in_two_launches(layout, file) for layout in LAYOUTS if layout.n
+      for file in (FROM_Z, FROM_X)),
+    _in_two_launches(ODD, FROM_Z, absolute=True), _in_two_launches(LAST_WIDE, FROM_Z, True),
     *(_in_place(layout, name) for name in INVERSE if name != "leaky_relu"
       for layout in (ODD, WIDE, LAST, LAST_WIDE)),
     *(_in_place(layout, "elu", affine=False) for layout in (ODD, LAST_WIDE)),

@@ -88,6 +88,26 @@ def _statistics(machine: HostMachine) -> None:
     np.testing.assert_allclose([mean, var], [x.mean((0, 2)), x.var((0, 2))], rtol=1e-4, atol=1e-6)
 
 
+def _collected(machine: HostMachine) -> None:
+    """Two parts of two channels; the first block of a channel moves its averages."""
+    x = np.random.default_rng(6).standard_normal((4, 2, 8)).astype(np.float32)
+    partials = np.zeros((2, 2, 4), np.float32)  # count, mean, rest, squares
+    for part, images in enumerate(np.split(x, 2)):
+        center = images.mean((0, 2))
+        squares = ((images - center[:, None]) ** 2).sum((0, 2))
+        partials[part] = np.stack([np.full(2, 16), center, np.zeros(2), squares], axis=1)
+    mean, var, running_mean, running_var = np.full((4, 2), 77, np.float32)
+    count, z = np.array([3]), np.full_like(x, 77)
+    launch_all_schedules(machine, "bn_act_forward<float>", (2, 2), (64,), [
+        x, mean, var, 0, 0, z, 4, 2, 8, 1e-5, 0, 0.0, 0, 0, partials, 2, running_mean, running_var,
+        count, 0.5, 2.0])
+    wanted = x.mean((0, 2)), x.var((0, 2))
+    np.testing.assert_allclose([mean, var], wanted, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(running_mean, 0.5 * (77 + wanted[0]), rtol=1e-4)
+    np.testing.assert_allclose(running_var, 0.5 * (77 + 2 * wanted[1]), rtol=1e-4)
+    assert count == 4
+
+
 def _few_rows(machine: HostMachine) -> None:
     rng = np.random.default_rng(7)
     x, targets = rng.standard_normal((20, 5)).astype(np.float32), rng.integers(0, 5, 20)
@@ -190,7 +210,7 @@ def _replaced(file: str, old: str, new: str, which: int = 0) -> str:
 
 SOFTMAX, LAYER_NORM, MATMUL = "softmax.cu", "layer_norm.cu", "matmul_into.cu"
 CROSS_ENTROPY, SUM_ROWS, SCAN = "cross_entropy.cu", "sum_rows.cu", "linear_scan.cu"
-LSTM, BATCH_NORM = "lstm_cell.cu", "batch_norm.cu"
+LSTM, BATCH_NORM, BN_ACT = "lstm_cell.cu", "batch_norm.cu", "bn_act.cu"
 BARRIER = "__syncthreads();"
 Run = Callable[[HostMachine], None]
 
@@ -264,6 +284,18 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
         CROSS_ENTROPY, _replaced(CROSS_ENTROPY, "const bool ignored = target == ignore_index",
                                  "const bool ignored = target == ignore_index + 1"),
         "cross_entropy_backward", _logit_gradient, AssertionError),
+    "averages that every block moves": (
+        BN_ACT, _replaced(BN_ACT, "first = walk.chunk == 0 &&", "first ="), "bn_act_forward",
+        _collected, AssertionError),
+    "a count that every channel increases": (
+        BN_ACT, _replaced(BN_ACT, "count && channel == 0", "count"), "bn_act_forward", _collected,
+        AssertionError),
+    "partial results of another channel": (
+        BN_ACT, _replaced(BN_ACT, "partials[part * c + walk.channel + p]",
+                          "partials[part * c + p]"), "bn_act_forward", _collected, AssertionError),
+    "a partial result that is left out": (
+        BN_ACT, _replaced(BN_ACT, "part < parts; part", "part + 1 < parts; part"),
+        "bn_act_forward", _collected, AssertionError),
     "no barrier before the losses are read": (
         CROSS_ENTROPY, _replaced(CROSS_ENTROPY, f"{BARRIER}  // the losses are read", "// "),
         "cross_entropy_few_rows", _few_rows, AssertionError),
@@ -358,6 +390,7 @@ UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
                    None),
     "statistics": (BATCH_NORM, kernels.source(BATCH_NORM), "batch_norm_statistics", _statistics,
                    None),
+    "collected": (BN_ACT, kernels.source(BN_ACT), "bn_act_forward", _collected, None),
     "parameters": (LAYER_NORM, kernels.source(LAYER_NORM), "layer_norm_parameters", _parameters,
                    None),
     "logits": (CROSS_ENTROPY, kernels.source(CROSS_ENTROPY), "cross_entropy_backward",

@@ -325,7 +325,7 @@ def extra_in_numpy(a: np.ndarray) -> np.ndarray:
     (extra_in_arena, True), (extra_in_arena, False), (extra_in_numpy, False)])
 @pytest.mark.parametrize("name,fails", [
     ("inplace_abn", check_inverted), ("inplace_abn_grad", check_inverted),
-    ("batch_norm", check_kept), ("batch_norm_dx", check_kept)])
+    ("batch_norm", check_kept), ("batch_norm_grads", check_kept)])
 def test_a_full_size_copy_in_a_path_is_noticed(
     monkeypatch: pytest.MonkeyPatch, name: str, fails: Callable[..., None],
     extra: Callable[[np.ndarray], np.ndarray], arena: bool,
@@ -346,7 +346,7 @@ def test_a_full_size_copy_in_a_path_is_noticed(
 
 @BOTH_COUNTS
 @pytest.mark.parametrize("name,fails", [
-    ("inplace_abn_grad", check_inverted), ("batch_norm_dx", check_kept)])
+    ("inplace_abn_grad", check_inverted), ("batch_norm_grads", check_kept)])
 def test_a_gradient_beside_that_of_z_is_noticed(
     monkeypatch: pytest.MonkeyPatch, name: str, fails: Callable[..., None], arena: bool
 ) -> None:

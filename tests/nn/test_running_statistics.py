@@ -1,4 +1,4 @@
-"""Running statistics and their count: one launch on a GPU, eager or captured, as on the CPU."""
+"""Running statistics and their count: no launch of their own on a GPU, values as on the CPU."""
 
 from __future__ import annotations
 
@@ -80,16 +80,33 @@ def test_a_replay_moves_them_again() -> None:
 
 
 @pytest.mark.gpu
+def test_they_may_have_another_dtype_or_layout() -> None:
+    moved = []
+    for device in ("cpu", "cuda"):
+        mean = gt.zeros(5, "float64", device=device)
+        var = gt.ones((5, 2), device=device)[:, 0]
+        F.batch_norm(gt.tensor(inputs()[0], device=device), mean, var, training=True)
+        moved.append((mean, var))
+    for wanted, found in zip(*moved, strict=True):
+        close("a buffer", found.numpy(), wanted.numpy(), 1e-5)
+
+
+@pytest.mark.gpu
 @pytest.mark.host_cuda
-@pytest.mark.parametrize("norm", NORMS)
-def test_they_are_one_launch(norm: type[nn.BatchNorm2d]) -> None:
-    layer, x = norm(5, device="cuda"), gt.tensor(inputs()[0], device="cuda")
+@pytest.mark.parametrize(("norm", "size", "names"), [
+    (nn.BatchNorm2d, 3, ["forward_on_chip"]), (nn.InPlaceABN, 3, ["forward_on_chip"]),
+    (nn.BatchNorm2d, 200, ["forward", "statistics"]),
+    (nn.InPlaceABN, 200, ["forward", "statistics"])])
+def test_a_norm_launches_nothing_else(
+    norm: type[nn.BatchNorm2d], size: int, names: list[str]
+) -> None:
+    layer, x = norm(5, device="cuda"), gt.ones((4, 5, size, size), device="cuda")
     layer(x * 1)
+    y = x * 1
     reset_counters()
-    layer(x * 1)
-    found = counters().kernels
-    assert found["gt_running_statistics"] == 1
-    assert not any("int64" in name for name in found)
+    layer(y)
+    assert sorted(counters().kernels) == [f"bn_act_{name}<float>" for name in names]
+    assert counters().launches == len(names) and not counters().memsets
 
 
 @pytest.mark.parametrize("count", [gt.zeros((), "int32"), gt.zeros(1, "int64")])

@@ -26,6 +26,7 @@ THROUGH = {  # ops without samples, whose inputs must fit each other -> the op t
     "cross_entropy_grad": "cross_entropy", "logsumexp_grad": "logsumexp",
     "max_pool2d_pick": "max_pool2d", "max_pool2d_grad": "max_pool2d",
     "batch_norm_sums": "batch_norm", "batch_norm_dx": "batch_norm",
+    "batch_norm_grads": "batch_norm",
     "layer_norm_dx": "layer_norm", "layer_norm_grads": "layer_norm",
     "rms_norm_dx": "rms_norm", "rms_norm_grads": "rms_norm",
     "attention_grad": "attention", "context_dot": "context_mix",

@@ -6,6 +6,8 @@ backward recomputes the pre-activation tile by tile. Statistics of half types ar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,7 +17,7 @@ from gtensor.backend.kernels import elementwise
 from gtensor.engine.arrays import writable
 from gtensor.engine.context import is_recomputing, no_grad, same_again
 from gtensor.engine.errors import GradientError, LevelError
-from gtensor.engine.in_place import write
+from gtensor.engine.in_place import count_write, write
 from gtensor.engine.levels import newest
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
@@ -24,7 +26,6 @@ from gtensor.engine.tensor import Tensor, is_floating
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.build.arguments import same_dtype, want_tensors
 from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.norms import batch_norm_paths as paths
 from gtensor.ops.norms import batching, replicas
 
@@ -110,9 +111,18 @@ def _dx_recorded(
 
 def _backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight, bias, mean, var, center, spread = step.saved
-    if not step.params["training"]:
+    params = step.params
+    if step.needs(0) and params["training"] and params["gather"] is None and ns is not recorded:
+        options = {name: params[name] for name in ("training", "eps", "activation", "parameter")}
+        dx, dbias, dweight = ns.batch_norm_grads(
+            g, x, weight, bias, center, spread, **options, out=step.reuse(g))
+        for i, gradient in enumerate((dx, dweight, dbias)):
+            if step.needs(i):
+                step.give(i, gradient)
+        return
+    if not params["training"]:
         center, spread = mean, var  # inputs, which have a history in a recorded pass
-    give_gradients(ns, step, g, (x, weight, bias, center, spread), step.params)
+    give_gradients(ns, step, g, (x, weight, bias, center, spread), params)
 
 
 def give_gradients(
@@ -128,7 +138,8 @@ def give_gradients(
                             "replicas; wanted gather=None")
     options = {**params}
     gather = options.pop("gather")
-    options.pop("absolute", None)
+    for name in ("absolute", "moving"):
+        options.pop(name, None)
     sums = None
     if params["training"] or any(step.needs(i) for i in (1, 2, 3, 4)):
         sums = ns.batch_norm_sums(g, *arrays, **options)
@@ -281,6 +292,12 @@ batch_norm_dx = op(
         "count: what the sums are divided by, None for x's own samples per channel.",
 )
 
+batch_norm_grads = op(
+    "batch_norm_grads", cpu=paths.grads_cpu, gpu=paths.grads_gpu, backward=None, tangent=None,
+    batch=batching.channels_grads, samples=None,  # it returns three arrays
+    doc="The gradients of batch_norm's input, bias and weight: on a GPU two launches.",
+)
+
 batch_norm_op = op(
     "batch_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="center spread",
     saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), _SAVES),
@@ -289,19 +306,16 @@ batch_norm_op = op(
     doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training "
         "mean and var are x's own statistics, computed where they are not given. Parameters: "
         "training, eps, activation (a name), parameter (its slope, alpha or beta), gather (None, "
-        "or what stacks replicas' arrays: backward then takes the sums of all).",
+        "or what stacks replicas' arrays: backward then takes the sums of all), moving (None, or "
+        "the running averages to move towards mean and var that are computed).",
 )
-
-_move = tiled(
-    "running_statistics", lambda ns, a, b, *, momentum, scale: a + momentum * (scale * b - a))
-
 
 def _running_cpu(
     first: Array, now: Array, *later: Array, momentum: float, scales: tuple[float, ...],
     state: tuple[Array, ...] = (), out: Array,
 ) -> Array:
     for a, b, scale in zip((out, *state), (now, *later), scales, strict=False):
-        _move(a, b, momentum=momentum, scale=scale, out=a)
+        paths.move(a, b, momentum=momentum, scale=scale, out=a)
     if len(state) > len(later):
         state[-1][...] += 1
     return out
@@ -376,6 +390,9 @@ def batch_norm_act(
                "parameter": activation_param, "gather": gather if training else None}
     if not training:
         return batch_norm_op(input, weight, bias, running_mean, running_var, **options)
+    if gather is None:
+        with moved(input, running, momentum) as moving:
+            return batch_norm_op(input, weight, bias, None, None, **options, **moving)
     mean, var, unbiased = batch_statistics(input, gather)
     y = batch_norm_op(input, weight, bias, mean, var, **options)
     move_averages(running, mean, unbiased, momentum)
@@ -400,6 +417,26 @@ def unbiased_variance(x: Tensor, var: Tensor) -> Unbiased:
     """From the biased variance of x."""
     count = replicas.values_per_channel(x.shape)
     return var, count / (count - 1)
+
+
+@contextmanager
+def moved(x: Tensor, running: Running, momentum: float) -> Iterator[Params]:
+    """The parameter with which a norm of x moves the running statistics, for one call of its op.
+
+    None when a checkpointed function runs again: the first run has updated them.
+    """
+    buffers = [buffer for buffer in running if buffer is not None]
+    if is_recomputing() or not buffers:
+        yield {}
+        return
+    count = replicas.values_per_channel(x.shape)
+    mean, var, batches = (None if buffer is None else buffer._array for buffer in running)
+    x._device.order((), tuple(buffer._array for buffer in buffers))
+    try:
+        yield {"moving": paths.Moving(mean, var, batches, momentum, count / (count - 1))}
+    finally:  # an interrupt may come during or after the write
+        for buffer in buffers:
+            count_write(buffer)
 
 
 def move_averages(running: Running, mean: Tensor, var: Unbiased, momentum: float) -> None:

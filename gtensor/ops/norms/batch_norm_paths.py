@@ -7,10 +7,10 @@ batch norm uses both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from math import prod
-from typing import TYPE_CHECKING, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from gtensor.backend.kernels import BLOCK, NULL, Raw, raw, shared_bytes
 from gtensor.engine.namespaces import raw as raw_spaces
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.path_builders import settled, tiles
+from gtensor.ops.build.path_builders import settled, tiled, tiles
 from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
 from gtensor.settings import settings
 
@@ -181,20 +181,48 @@ def statistics_cpu(x: np.ndarray, out: Array | None = None) -> np.ndarray:
     return out
 
 
+class Moving(NamedTuple):
+    """Running averages that an op moves towards the statistics that it computes, in place."""
+
+    mean: Array | None
+    var: Array | None
+    batches: Array | None  # int64 (), increased by one
+    momentum: float
+    unbiased: float  # what makes a variance the unbiased one
+
+
+move = tiled(
+    "running_statistics", lambda ns, a, b, *, momentum, scale: a + momentum * (scale * b - a))
+
+
+def move_cpu(moving: Moving | None, mean: Array, var: Array) -> None:
+    """Move the averages towards these statistics."""
+    if moving is None:
+        return
+    for average, now, scale in ((moving.mean, mean, 1.0), (moving.var, var, moving.unbiased)):
+        if average is not None:
+            move(average, now, momentum=moving.momentum, scale=scale, out=average)
+    if moving.batches is not None:
+        moving.batches[...] += 1
+
+
 def forward_cpu(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
     training: bool, eps: float, activation: str, parameter: float, gather: Gather | None = None,
-    out: Array | None = None,
+    moving: Moving | None = None, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """act((x - mean) / sqrt(var + eps) * weight + bias), mean, var."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "batch_norm")
+    given = mean is not None
     if mean is None or var is None:
         mean, var = statistics_cpu(x)
     c = Channels(x, 1)
     act, ns = ACTIVATIONS[activation][0], raw_spaces["cpu"]
     transform(c, x, out, mean, scale_of(weight, var, eps, c.work), bias,
               lambda y: act(ns, y, parameter, out=y))
+    if not given:
+        move_cpu(moving, mean, var)
     return out, mean, var
 
 
@@ -269,7 +297,10 @@ _BLOCKS_FIRST = 4096  # enough for several on each multiprocessor, several times
 _BLOCKS_LAST = 1024  # fewer: the last block of a tile reads what all of them found
 
 
-def pair(name: str, file: str = "bn_act.cu") -> tuple[Raw, Raw]:
+Kernels: TypeAlias = tuple[Raw, Raw]
+
+
+def pair(name: str, file: str = "bn_act.cu") -> Kernels:
     """A kernel for channels first, and the one for channels last."""
     return raw(file, f"bn_act_{name}"), raw(file, f"bn_act_{name}_last")
 
@@ -352,7 +383,7 @@ class GpuChannels:
             return out
         return settled(cupy().moveaxis(target, -1, 1) if self.last else target, out)
 
-    def launch(self, kernels: tuple[Raw, Raw], *args: object) -> None:
+    def launch(self, kernels: Kernels, *args: object) -> None:
         """Launch the kernel for this layout."""
         kernels[self.last][self.dtype](self.grid, self.block, args)
 
@@ -367,6 +398,10 @@ class GpuChannels:
             return NULL, NULL
         work = computed_in(self.dtype)
         return xp.empty((parts, self.shape[1], numbers), work), xp.zeros(columns, "uint32")
+
+    def partials(self, numbers: int) -> Array:
+        """Room for so many numbers of each channel and part, which the next launch collects."""
+        return cupy().empty((self.grid[1], self.shape[1], numbers), computed_in(self.dtype))
 
     def per_channel(self, *arrays: Array | None) -> list[Array | int]:
         """Arrays over channels, or None, as kernels read them."""
@@ -390,32 +425,49 @@ def statistics_gpu(x: Array, out: Array | None = None) -> Array:
 def normalize(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None,
     inside: bool, eps: float, activation: str, parameter: float, out: Array | None,
-    absolute: bool = False,
+    absolute: bool = False, moving: Moving | None = None,
 ) -> tuple[Array, Array, Array]:
     """z, mean, var; `inside`: z is kept inside the open range of the activation."""
     c = GpuChannels(x)
     source, (z, direct) = c.dense(x), c.target(out)
     options = (*activated(eps, activation, parameter), int(absolute), int(inside))
     affine = c.per_channel(weight, bias)
-    shared = c.on_chip(1) if mean is None else 0
+    if mean is not None and var is not None:
+        c.launch(_FORWARD, source, *c.per_channel(mean, var), *affine, z, *c.sizes, *options,
+                 NULL, 0, *_STILL)
+        return c.result(z, out, direct), mean, var
+    mean, var = cupy().empty((2, x.shape[1]), computed_in(x.dtype))
+    averages, moved = _STILL, []
+    if moving is not None:
+        moved = c.per_channel(moving.mean, moving.var)
+        averages = (*moved, NULL if moving.batches is None else moving.batches,
+                    float(moving.momentum), float(moving.unbiased))
+    shared = c.on_chip(1)
     if shared:
-        mean, var = cupy().empty((2, x.shape[1]), computed_in(x.dtype))
-        c.launch_on_chip(
-            _FORWARD_ON_CHIP, shared, source, mean, var, *affine, z, *c.sizes, *options)
+        c.launch_on_chip(_FORWARD_ON_CHIP, shared, source, mean, var, *affine, z, *c.sizes,
+                         *options, *averages)
     else:
-        if mean is None or var is None:
-            mean, var = statistics_gpu(x)
-        c.launch(_FORWARD, source, *c.per_channel(mean, var), *affine, z, *c.sizes, *options)
+        partials = c.partials(4)
+        c.launch(_STATISTICS, source, mean, var, partials, NULL, *c.sizes)
+        c.launch(_FORWARD, source, mean, var, *affine, z, *c.sizes, *options, partials,
+                 len(partials), *averages)
+    for average, array in zip((moving or (None, None))[:2], moved, strict=False):
+        if average is not None and array is not average:  # in another dtype or layout
+            average[...] = array
     return c.result(z, out, direct), mean, var
+
+
+_STILL: tuple[Any, ...] = (NULL, NULL, NULL, 0.0, 0.0)  # no averages are moved
 
 
 def forward_gpu(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
     training: bool, eps: float, activation: str, parameter: float, gather: Gather | None = None,
-    out: Array | None = None,
+    moving: Moving | None = None, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """As forward_cpu."""
-    return normalize(x, weight, bias, mean, var, False, eps, activation, parameter, out)
+    return normalize(
+        x, weight, bias, mean, var, False, eps, activation, parameter, out, moving=moving)
 
 
 def sums_gpu(
@@ -442,5 +494,42 @@ def dx_gpu(
     c.launch(
         _BACKWARD, c.dense(g), c.dense(x), *c.per_channel(mean, var, weight, bias, *given), dx,
         *c.sizes, *activated(eps, activation, parameter),
-        float(c.count if count is None else count))
+        float(c.count if count is None else count), NULL, 0)
     return c.result(dx, out, direct)
+
+
+def grads_cpu(
+    g: Array, x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
+    training: bool, eps: float, activation: str, parameter: float, out: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """The gradients of x, bias and weight."""
+    options: Any = {
+        "training": training, "eps": eps, "activation": activation, "parameter": parameter}
+    sums = sums_cpu(g, x, weight, bias, mean, var, **options)
+    return dx_cpu(g, x, weight, bias, mean, var, sums, out=out, **options), sums[0], sums[1]
+
+
+def grads_gpu(
+    g: Array, x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
+    training: bool, eps: float, activation: str, parameter: float, out: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """As grads_cpu."""
+    options = activated(eps, activation, parameter)
+    return gradients(_REDUCE, _BACKWARD, g, x, (mean, var, weight, bias), training, options, out)
+
+
+def gradients(
+    reduce: Kernels, backward: Kernels, g: Array, x: Array, known: Sequence[Array | None],
+    training: bool, options: Sequence[float], out: Array | None,
+) -> tuple[Array, Array, Array]:
+    """The gradients of x, bias and weight by two kernels; x is what they read."""
+    c, xp = GpuChannels(x), cupy()
+    # apart, so that each can become a leaf's gradient
+    sums = [xp.empty(x.shape[1], computed_in(x.dtype)) for _ in range(2)]
+    arrays = c.dense(g), c.dense(x), *c.per_channel(*known)
+    dx, direct = c.target(out)
+    partials = c.partials(2)
+    c.launch(reduce, *arrays, *sums, partials, NULL, *c.sizes, *options)
+    c.launch(backward, *arrays, *sums, dx, *c.sizes, *options,
+             float(c.count if training else 0), partials, len(partials))
+    return c.result(dx, out, direct), *sums

@@ -324,6 +324,15 @@ def channels_dx(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params
 
 
 @or_none
+def channels_grads(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+    """Of g, x, weight, bias, mean and variance: three gradients."""
+    sums = channels_sums(ns, ns.batch_norm_sums, inputs, mapped, params)
+    dx = channels_dx(ns, ns.batch_norm_dx, (*inputs, sums), (*mapped, True), params)
+    shift, slope = (ns.slice(sums, key=(..., i, slice(None))) for i in (0, 1))
+    return dx, shift, slope
+
+
+@or_none
 def inverted(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
     """Of z, weight, bias, mean and variance: the input of an in-place batch norm."""
     (z, *rest), size = inputs, batch_size(inputs, mapped)
@@ -335,7 +344,8 @@ def inverted(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: P
 @or_none
 def inverted_grad(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
     """Of g and what `inverted` takes, by x and the ops of batch norm."""
-    options = {name: value for name, value in params.items() if name not in ("gather", "out")}
+    left_out = "gather", "moving", "out"
+    options = {name: value for name, value in params.items() if name not in left_out}
     (g, *known), (mg, *shares) = inputs, mapped
     given = known[1] if options.pop("absolute", False) else None
     if given is not None:

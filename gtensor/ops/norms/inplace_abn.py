@@ -26,7 +26,7 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.overwrite import apply_keeping, apply_over, recording
 from gtensor.engine.samples import Draw, Sample, apart, normal, positive, unary
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.tensor import Tensor
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.activations.inverses import INVERSES, Inverse
 from gtensor.ops.build.arguments import want_tensors
@@ -38,9 +38,12 @@ from gtensor.ops.norms.batch_norm import Unbiased, check_activation, check_batch
 from gtensor.ops.norms.batch_norm_paths import (
     Channels,
     GpuChannels,
+    Moving,
     Term,
     activated,
+    gradients,
     inverse_deviation,
+    move_cpu,
     normalize,
     pair,
     scale_of,
@@ -109,7 +112,7 @@ def _activation(name: str, parameter: float, dtype: np.dtype) -> Callable[[Array
 def forward_cpu(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
     training: bool, eps: float, activation: str, parameter: float, gather: Gather | None = None,
-    absolute: bool = False, out: Array | None = None,
+    absolute: bool = False, moving: Moving | None = None, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """z, mean, var; mean and var are x's own where mean is None. `out` may be x.
 
@@ -118,6 +121,7 @@ def forward_cpu(
     weight = _positive(weight, eps, absolute)
     if out is None:
         out = host().empty(x.shape, x.dtype, "inplace_abn")
+    given = mean is not None
     if mean is None or var is None:
         mean, var = statistics_cpu(x)
     # the activation makes temporaries: softplus four of a tile's size, others at most half as many
@@ -125,6 +129,8 @@ def forward_cpu(
     c = Channels(x, 1, settings.tile_elements // parts)
     transform(c, x, out, mean, scale_of(weight, var, eps, c.work), bias,
               _activation(activation, parameter, x.dtype))
+    if not given:
+        move_cpu(moving, mean, var)
     return out, mean, var
 
 
@@ -235,10 +241,11 @@ _SLOPE = elementwise(
 def forward_gpu(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
     training: bool, eps: float, activation: str, parameter: float, gather: Gather | None = None,
-    absolute: bool = False, out: Array | None = None,
+    absolute: bool = False, moving: Moving | None = None, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """As forward_cpu."""
-    return normalize(x, weight, bias, mean, var, True, eps, activation, parameter, out, absolute)
+    return normalize(
+        x, weight, bias, mean, var, True, eps, activation, parameter, out, absolute, moving)
 
 
 def grad_gpu(
@@ -247,23 +254,23 @@ def grad_gpu(
     absolute: bool = False, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """As grad_cpu."""
-    c, xp = GpuChannels(z), cupy()
-    # apart, so that each can become a leaf's gradient
-    sums = [xp.empty(z.shape[1], computed_in(z.dtype)) for _ in range(2)]
-    arrays = c.dense(g), c.dense(z), *c.per_channel(mean, var, weight, bias)
     options = *activated(eps, activation, parameter), int(absolute)
+    c, known = GpuChannels(z), (mean, var, weight, bias)
+    shared = c.on_chip(2)
+    if gather is None and not shared:
+        return gradients(_REDUCE, _BACKWARD, g, z, known, training, options, out)
+    # apart, so that each can become a leaf's gradient
+    sums = [cupy().empty(z.shape[1], computed_in(z.dtype)) for _ in range(2)]
+    arrays = c.dense(g), c.dense(z), *c.per_channel(*known)
     dx, direct = c.target(out)
-    shared = c.on_chip(2) if gather is None else 0
-    if shared:
+    if gather is None:
         c.launch_on_chip(_BACKWARD_ON_CHIP, shared, *arrays, *sums, dx, *c.sizes, *options,
                          int(training))
     else:
         c.launch(_REDUCE, *arrays, *sums, *c.workspace(2), *c.sizes, *options)
-        total, count = sums, c.count
-        if gather is not None:
-            total, count = [*replicas.joint_means_gpu(*sums, count=count, gather=gather)], 1
+        total = replicas.joint_means_gpu(*sums, count=c.count, gather=gather)
         means = c.per_channel(*total) if training else (NULL, NULL)
-        c.launch(_BACKWARD, *arrays, *means, dx, *c.sizes, *options, float(count))
+        c.launch(_BACKWARD, *arrays, *means, dx, *c.sizes, *options, 1.0, NULL, 0)
         if absolute and weight is not None:
             _SLOPE(sums[1], weight, out=sums[1])
     return c.result(dx, out, direct), *sums
@@ -291,7 +298,8 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
         _backward_recorded(ns, step, g, (z, weight, bias, center, spread))
         return
     dx, sum_dy, sum_dy_xhat = ns.inplace_abn_grad(
-        g, z, weight, bias, center, spread, **params, out=step.reuse(g))
+        g, z, weight, bias, center, spread, out=step.reuse(g),
+        **{name: value for name, value in params.items() if name != "moving"})
     if not params["training"]:
         batch_norm.give_statistics(ns, step, sum_dy, sum_dy_xhat, weight, spread)
     if step.needs(1):
@@ -471,13 +479,13 @@ def inplace_abn(
     inputs = (input, scale, bias, mean, var)
     if inverted:
         options["absolute"] = absolute
-        y, (center, spread) = apply_over(inplace_abn_op, inputs, options)
-        mean, var = (wrap(a, y.device) for a in (center, spread))
+        own = running if training and gather is None else (None, None, None)
+        with batch_norm.moved(input, own, momentum) as moving:
+            y, _ = apply_over(inplace_abn_op, inputs, options | moving)
     else:
         y = apply_keeping(batch_norm.batch_norm_op, inputs, options)
-    if training:
-        assert mean is not None and var is not None
-        unbiased = unbiased or batch_norm.unbiased_variance(y, var)
+    if unbiased is not None:
+        assert mean is not None
         batch_norm.move_averages(running, mean, unbiased, momentum)
     return y
 
