@@ -15,7 +15,8 @@
 #include "bn_act.cuh"
 
 // mean and var of every channel. partials: 4 numbers for each channel and blockIdx.y; tickets: a
-// zero for each blockIdx.x; both NULL where gridDim.y is 1. Without tickets it writes partials only.
+// zero for each blockIdx.x; both NULL where gridDim.y is 1. Without tickets it writes partials
+// only.
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_statistics(const T *x, gt_float<T> *mean, gt_float<T> *var,
@@ -44,9 +45,9 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
   });
 }
 
-// z, stored inside the open range of the activation if clamp. partials, or NULL: what `parts` blocks
-// of bn_act_statistics found; mean and var are then written. Running averages (c) or NULL: see
-// gt_running.
+// z, stored inside the open range of the activation if clamp. partials, or NULL: what `parts`
+// blocks of bn_act_statistics found; mean and var are then written. Running averages (c) or NULL:
+// see gt_running.
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_forward(const T *x, gt_float<T> *mean, gt_float<T> *var,
@@ -133,9 +134,9 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
 }
 
 // dx = weight / deviation * (dy - sum_dy / values - xhat * sum_dy_xhat / values), where a channel
-// has so many values; without what is subtracted where values is 0 or sum_dy NULL (statistics that do
-// not depend on x). partials, or NULL: what `parts` blocks of bn_act_reduce found without tickets; the
-// sums are then written.
+// has so many values; without what is subtracted where values is 0 or sum_dy NULL (statistics that
+// do not depend on x). partials, or NULL: what `parts` blocks of bn_act_reduce found without
+// tickets; the sums are then written.
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_backward(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,

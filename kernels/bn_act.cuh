@@ -202,8 +202,9 @@ __device__ inline void gt_collect(const Walk &walk, V (&values)[Walk::owned], co
 }
 
 // Combines `values` of all threads and blocks of the same channels. Returns whether this thread has
-// the result: thread `lane` 0 of one block. partials: (gridDim.y, c); tickets: gridDim.x zeros; both
-// NULL where gridDim.y is 1. With partials and no tickets no thread has it: the next launch collects.
+// the result: thread `lane` 0 of one block. partials: (gridDim.y, c); tickets: gridDim.x zeros;
+// both NULL where gridDim.y is 1. With partials and no tickets no thread has it: the next launch
+// collects.
 template <typename Walk, typename V, typename Combine>
 __device__ inline bool gt_gather(const Walk &walk, V (&values)[Walk::owned], V *partials,
                                  unsigned *tickets, gt_index c, V *cells, Combine combine) {
@@ -562,8 +563,8 @@ __device__ inline void gt_reduce(Terms, const Walk &walk, const T *g, const T *s
       gt_write_sums(total[p], sum_dy, sum_dy_xhat, walk.channel + p);
 }
 
-// partials, or NULL: what `parts` blocks of gt_reduce found. The first block of a channel writes the
-// sums of it, that of the weight for the number that the weight is made of.
+// partials, or NULL: what `parts` blocks of gt_reduce found. The first block of a channel writes
+// its sums, that of the weight for the number that the weight is made of.
 template <typename Terms, typename Walk, typename T, typename F>
 __device__ inline void gt_backward(Terms, const Walk &walk, const T *g, const T *saved,
                                    const gt_normal<F> (&normals)[Walk::owned], F *sum_dy,

@@ -46,9 +46,9 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
 }
 
 // dx = weight / deviation * (dy - sum_dy / values - xhat * sum_dy_xhat / values), where a channel
-// has so many values; without what is subtracted where values is 0 or sum_dy NULL (statistics that do
-// not depend on x). partials, or NULL: what `parts` blocks of bn_act_reduce_from_x found without tickets; the
-// sums are then written.
+// has so many values; without what is subtracted where values is 0 or sum_dy NULL (statistics that
+// do not depend on x). partials, or NULL: what `parts` blocks of bn_act_reduce_from_x found without
+// tickets; the sums are then written.
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     bn_act_backward_from_x(const T *g, const T *x, const gt_float<T> *mean, const gt_float<T> *var,

@@ -3,8 +3,8 @@
 // Layout: logits contiguous (rows, classes), targets int64 (rows); rows as in rows.cuh.
 // Traffic per logit: forward reads 1; backward reads 1, writes 1.
 // Losses, their mean and gradients, maxima, sums and the count are in gt_float<T>: halves are read
-// as they are. Rows whose target is ignore_index have loss 0 and gradient 0. A target outside 0..classes-1 reads nothing outside the row: it makes loss
-// and gradient NaN.
+// as they are. Rows whose target is ignore_index have loss 0 and gradient 0. A target outside
+// 0..classes-1 reads nothing outside the row: it makes loss and gradient NaN.
 // In place: dlogits may be logits; hence no __restrict__.
 #include "half.cuh"
 #include "rows.cuh"
@@ -132,5 +132,5 @@ __global__ void __launch_bounds__(GT_BLOCK, 3)  // at most 80 registers
 }
 
 // Launch: forward and backward grid (any number of blocks), block (threads, rows) as in rows.cuh,
-// <= GT_BLOCK together; reduce grid (1), block (whole warps, <= GT_BLOCK); few_rows grid (1), block (32, rows),
-// <= GT_BLOCK together. No dynamic shared memory.
+// <= GT_BLOCK together; reduce grid (1), block (whole warps, <= GT_BLOCK); few_rows grid (1), block
+// (32, rows), <= GT_BLOCK together. No dynamic shared memory.

@@ -4,8 +4,9 @@
 // Layout: contiguous (rows, columns); rows as in rows.cuh. weight and bias (columns), of x's dtype,
 // or NULL. mean and rstd (rows) are in gt_float<T>. The variance is biased and taken in a second
 // pass over the row.
-// Traffic per element: forward reads 1, writes 1; backward reads 2, writes 1, also with the sums for
-// the parameters. Of a row that is longer than its threads' registers: forward reads 3, backward 4.
+// Traffic per element: forward reads 1, writes 1; backward reads 2, writes 1, also with the sums
+// for the parameters; it reads 1 more where it adds to dx. Of a row that is longer than its
+// threads' registers forward reads 3, backward 4.
 // In place: y may be x; dx may be g or x; hence no __restrict__.
 #include "half.cuh"
 #include "rows.cuh"

@@ -1,8 +1,8 @@
 // Softmax and log-softmax over the last axis, forward and backward.
 //
 // Layout: contiguous (rows, columns), rows of any length; rows as in rows.cuh.
-// Traffic per element: forward reads 1, writes 1; backward reads 2, writes 1. Of a row that is longer
-// than its threads' registers: forward reads 2, backward 4.
+// Traffic per element: forward reads 1, writes 1; backward reads 2, writes 1. Of a row that is
+// longer than its threads' registers forward reads 2, backward 4.
 // Sums are accumulated in gt_float<T>: float for half types.
 // A row of -infinity only, or with +infinity or NaN, becomes NaN as in PyTorch.
 // In place: y may be x, and dx may be g or y; hence no __restrict__.
@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     softmax_forward(const T *x, T *y, gt_index rows, gt_index columns) {
   typedef gt_float<T> F;
   __shared__ F cells[GT_BLOCK / 32];
-  gt_normalize_rows(x, y, rows, columns, cells, [](F below, F total) { return exp(below) / total; });
+  gt_normalize_rows(x, y, rows, columns, cells,
+                    [](F below, F total) { return exp(below) / total; });
 }
 
 template <typename T>
@@ -47,7 +48,8 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)  // at most 128 registers
     log_softmax_forward(const T *x, T *y, gt_index rows, gt_index columns) {
   typedef gt_float<T> F;
   __shared__ F cells[GT_BLOCK / 32];
-  gt_normalize_rows(x, y, rows, columns, cells, [](F below, F total) { return below - log(total); });
+  gt_normalize_rows(x, y, rows, columns, cells,
+                    [](F below, F total) { return below - log(total); });
 }
 
 // dx = finish(g, y, sum of term(g, y) over the row) of each element, from the output y. y has
@@ -105,5 +107,5 @@ __global__ void __launch_bounds__(GT_BLOCK, 3)  // at most 80 registers
       [](F grad, F value, F sum) { return grad - exp(value) * sum; });
 }
 
-// Launch: grid (any number of blocks), block (threads, rows) as in rows.cuh, <= GT_BLOCK together. No
-// dynamic shared memory.
+// Launch: grid (any number of blocks), block (threads, rows) as in rows.cuh, <= GT_BLOCK together.
+// No dynamic shared memory.
