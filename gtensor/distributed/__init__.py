@@ -17,7 +17,7 @@ from gtensor.distributed.collectives import all_gather, all_reduce, reduce_scatt
 from gtensor.distributed.communicator import Communicator, Engine
 from gtensor.distributed.data_parallel import DataParallel
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
-from gtensor.distributed.failing import Log, end_all, install
+from gtensor.distributed.failing import Log, end_all, install, joining
 from gtensor.distributed.sync import convert_sync
 from gtensor.distributed.work import Work
 from gtensor.distributed.zero import ZeroOptimizer
@@ -63,7 +63,8 @@ def init(backend: str | None = None, timeout: float | None = None) -> Communicat
                                    f"{_world.backend!r}; wanted the same")
         return _world
     seconds = settings.collective_timeout if timeout is None else timeout
-    engine = _engine(backend or _chosen(), seconds)
+    with joining():
+        engine = _engine(backend or _chosen(), seconds)
     _world = Communicator(engine, seconds, Log(engine.rank))
     install(_world)
     return _world

@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from gtensor.distributed.keeper import ENDS
 from gtensor.system.atomic import write_file
 from gtensor.system.files import read_all
+from gtensor.system.source_line import user_frame
 
 if TYPE_CHECKING:
     from gtensor.distributed.communicator import Communicator
@@ -30,6 +32,7 @@ FOLDER = "GTENSOR_LAUNCH_FOLDER"  # the variable with `gtensor launch`'s folder 
 BYTES = 1024  # of a rank's file there
 _ABORTED = "aborted"  # the file there of the first rank that ended all
 _LEFT = "left"  # the files there of ranks whose programs have ended, with their numbers of calls
+_JOINING = "joining"  # the files there of processes within `init`, with the line of their call
 _MOST_LEFT = _MOST_ENDS = 1 << 20  # bytes of one
 _STEP, _MOST = 0.3, 1.2  # seconds
 
@@ -65,6 +68,24 @@ def install(comm: Communicator) -> None:
 
     sys.excepthook = ended
     threading.excepthook = ended_thread
+
+
+@contextmanager
+def joining() -> Iterator[None]:
+    """While the block connects this process to all others, `gtensor launch` knows that it waits."""
+    folder = os.environ.get(FOLDER)
+    if folder is None:
+        yield
+        return
+    file = Path(folder) / f"{_JOINING}{os.getpid()}"
+    code = user_frame(sys._getframe(2))
+    with suppress(OSError):  # `gtensor launch` is gone
+        write_file(file, f"init ({code.f_code.co_filename}:{code.f_lineno})".encode())
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            file.unlink()
 
 
 class Call(NamedTuple):
@@ -166,8 +187,13 @@ def departed(folder: Path) -> dict[int, dict[str, int]]:
 
 def abandoned(folder: Path, ranks: int) -> str | None:
     """In words: a rank that has left, and another one's call that needs it."""
-    left = departed(folder)
-    for rank, call in sorted(noted(folder).items() if left else ()):
+    left, calls_of = departed(folder), noted(folder)
+    never = [rank for rank, _ in ends(folder) if rank not in calls_of]
+    for path in folder.glob(f"{_JOINING}*") if never else ():
+        with suppress(OSError):  # it has joined since
+            return (f"rank {never[0]} of {ranks} has ended before it had joined, and this call "
+                    f"waits for it: {read_all(path, _MOST_LEFT).decode(errors='replace')}")
+    for rank, call in sorted(calls_of.items() if left else ()):
         for gone, calls in sorted(left.items()):
             if rank not in left and calls.get(call.communicator, call.number) < call.number:
                 return (f"rank {gone} of {ranks} has ended, and this call waits for it: "

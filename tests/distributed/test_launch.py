@@ -199,6 +199,21 @@ comm.barrier()
     assert done.returncode == 1 and done.stderr.startswith(f"gtensor launch: {told}"), done.stderr
 
 
+def test_a_rank_that_ends_before_it_joins_is_named_at_once(tmp_path: Path) -> None:
+    """MPI's own initialization of the others has no deadline."""
+    (tmp_path / "job.py").write_text("""
+import os, sys
+if os.environ["PMI_RANK"] == "1": sys.exit(0)
+from gtensor import distributed
+distributed.init()
+""")
+    done = launch("--", sys.executable, str(tmp_path / "job.py"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("gtensor launch: rank 1 of 2 has ended before it had joined, "
+                                  "and this call waits for it: init (")
+    assert done.stderr.endswith("job.py:5)\n")
+
+
 def test_a_rank_may_end_before_others_that_need_it_no_more(tmp_path: Path) -> None:
     done = launch("--", sys.executable, script(tmp_path, """
 own = comm.split(comm.rank)
