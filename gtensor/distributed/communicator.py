@@ -15,7 +15,7 @@ from gtensor.backend import device_of, owner
 from gtensor.distributed.alone import Done
 from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.failing import Log, note_abort
-from gtensor.distributed.work import Call, Check, Pending, Work, missed
+from gtensor.distributed.work import Check, Pending, Work, missed
 from gtensor.engine.in_place import check_writable
 from gtensor.engine.outside import OutsideWrite
 from gtensor.engine.tensor import Tensor, wrap
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array
 
 OPERATIONS = ("sum", "mean", "max", "min")
+Options = dict[str, Any]  # of a collective, beside its array
 FIRST, EVERY = 64, 100  # calls that all ranks compare: the first ones, and later each 100th
 
 
@@ -109,7 +110,7 @@ class Communicator:
         self._log = log  # of this process's calls
         self._name = name  # the same on all ranks
         self._calls = 0
-        self._called: deque[Work] = deque()  # which have not begun
+        self._waiting: deque[Work] = deque()  # which have not begun
 
     # -- collectives ------------------------------------------------------------------------------
 
@@ -126,14 +127,14 @@ class Communicator:
         self._check_operation("all_reduce", a, op)
         with _range("all_reduce", a):
             return self._in_place("all_reduce", a, async_op,
-                                  partial(self._engine.all_reduce, op=op), op=op)
+                                  partial(self._engine.all_reduce, op=op), {"op": op})
 
     def broadcast(self, a: Any, root: int = 0, async_op: bool = False) -> Work:
         """Overwrite `a` with that of rank `root`."""
         self._check_root("broadcast", root)
         with _range("broadcast", a):
             return self._in_place("broadcast", a, async_op,
-                                  partial(self._engine.broadcast, root=root), root=root)
+                                  partial(self._engine.broadcast, root=root), {"root": root})
 
     def all_gather(self, a: Any, out: Any = None, async_op: bool = False) -> Work:
         """All ranks' arrays (*shape), stacked along a new first axis: (size, *shape).
@@ -161,7 +162,7 @@ class Communicator:
                              "...), a part for each rank")
         with _range("reduce_scatter", a):
             return self._into("reduce_scatter", a, given, out, given.shape[1:], async_op,
-                              partial(self._engine.reduce_scatter, op=op), op=op)
+                              partial(self._engine.reduce_scatter, op=op), {"op": op})
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank: what JSON can hold (numbers, texts, lists, dicts)."""
@@ -206,20 +207,20 @@ class Communicator:
 
     def _objects(self, name: str, value: Any) -> list[Any]:
         with ranges.range(name, category="communication"):
-            call, found = self._begin(name), []
+            (text, check), found = self._begin(name), []
 
             def start() -> Done:
-                found.extend(self._exchanged(json.dumps(value), call.text))
+                found.extend(self._exchanged(json.dumps(value).encode(), text))
                 return Done()
 
-            return self._work(call, start, lambda: [json.loads(text) for text in found],
-                              async_op=False).wait()
+            work = Work(self, text, check, start, lambda: [*map(json.loads, found)], leave=False)
+            return self._called(work).wait()
 
-    def _in_place(self, name: str, a: Any, async_op: bool, start: Any, **options: Any) -> Work:
+    def _in_place(self, name: str, a: Any, async_op: bool, start: Any, options: Options) -> Work:
         given = self._raw(name, a)
         check_writable(name, given)
         write = OutsideWrite(a, name) if isinstance(a, Tensor) else None
-        call = self._begin(name, given, **options)
+        text, check = self._begin(name, given, options)
         used = _contiguous(given)
 
         def finish() -> Any:
@@ -229,10 +230,11 @@ class Communicator:
                 write.end()
             return a
 
-        return self._work(call, partial(start, used), finish, async_op)
+        return self._called(Work(self, text, check, partial(start, used), finish, async_op))
 
     def _into(self, name: str, a: Any, given: Array, out: Any, shape: tuple[int, ...],
-              async_op: bool, start: Any, **options: Any) -> Work:
+              async_op: bool, start: Any, options: Options | None = None
+                  ) -> Work:
         target = None if out is None else self._raw(name, out)
         device = device_of(given)
         if target is not None:
@@ -243,7 +245,7 @@ class Communicator:
                 f"{name} was given out of shape {target.shape} and dtype {target.dtype} on "
                 f"{device_of(target)}; wanted {shape}, {given.dtype} on {device}")
         write = OutsideWrite(out, name) if isinstance(out, Tensor) else None
-        call = self._begin(name, given, **options)
+        text, check = self._begin(name, given, options)
         direct = target is not None and target.flags.c_contiguous
         used: Any = target if direct else device.empty(shape, given.dtype, name)
         read = _contiguous(given)
@@ -259,74 +261,75 @@ class Communicator:
                 return out
             return wrap(used, device) if isinstance(a, Tensor) else used
 
-        return self._work(call, partial(start, read, used), finish, async_op)
+        return self._called(Work(self, text, check, partial(start, read, used), finish, async_op))
 
-    def _work(self, call: Call, start: Any, finish: Any, async_op: bool) -> Work:
-        work = Work(call, self.timeout, start, finish, async_op, self._settle, self._break)
-        self._called.append(work)
-        if async_op:
-            self._settle(None, 0.0)
+    def _called(self, work: Work) -> Work:
+        if work.check is None and not self._waiting:
+            work.begin()
         else:
+            self._waiting.append(work)
+            self._settle(None, 0.0)
+        if not work.leave:
             work.wait()
         return work
 
     def _settle(self, last: Work | None, seconds: float) -> None:
-        """Begin, in the order of the calls, those that all ranks are known to make.
-
-        Up to `last` wait for the other ranks, so long at most.
-        """
-        while self._called and not (last is not None and last.begun):
+        while self._waiting and not (last is not None and last.begun()):
             if self._broken is not None:
                 raise self._unusable()
-            call = self._called[0].call
-            if call.check is not None:
-                if last is None and not call.check.done():
+            work = self._waiting[0]
+            if work.check is not None:
+                if last is None and not work.check.done():
                     return
-                self._compare(call, call.check, seconds)
-            self._called.popleft().begin()
+                self._compare(work.text, work.check, seconds)
+            self._waiting.popleft().begin()
 
     def _break(self, error: DistributedError) -> None:
-        """Refuse further calls: the ranks are not at one place any more."""
         self._broken = error
 
     def _unusable(self) -> DistributedError:
         return DistributedError(f"this communicator cannot be used any more: {self._broken}")
 
-    def _begin(self, name: str, array: Array | None = None, **options: Any) -> Call:
-        """Count and note a call, and begin to compare it where that is due."""
+    def _begin(self, name: str, array: Array | None = None, options: Options | None = None
+               ) -> tuple[str, Check | None]:
+        """Count and note a call, and begin to compare it where that is due.
+
+        The text of the call, for errors: rank, collective, array, line.
+        """
         if self._broken is not None:
             raise self._unusable()
         self._calls += 1
         code = user_frame(sys._getframe(1))
         what = "" if array is None else f" of shape {array.shape} and dtype {array.dtype}"
-        text = (f"rank {self.rank} of {self.size}: {name}{what} "
-                f"({code.f_code.co_filename}:{code.f_lineno})")
+        place = f"({code.f_code.co_filename}:{code.f_lineno})"
+        text = f"rank {self.rank} of {self.size}: {name}{what} {place}"
         if self._log is not None:
             self._log.note(self._name, self._calls, text)
-        check, given = None, "".join(f" with {key}={value!r}" for key, value in options.items())
-        if self.size > 1 and (self._calls <= FIRST or self._calls % EVERY == 0 or settings.debug):
-            said = f"{name}{what}{given}, call {self._calls}"
-            check = self._engine.gather(blake2b(said.encode(), digest_size=16).digest())
-        return Call(text, given, check)
+        if self.size == 1 or not (
+                self._calls <= FIRST or self._calls % EVERY == 0 or settings.debug):
+            return text, None
+        given = "".join(f" with {key}={value!r}" for key, value in (options or {}).items())
+        said = f"{name}{what}{given}, call {self._calls}"
+        return text + given, self._engine.gather(blake2b(said.encode(), digest_size=16).digest())
 
-    def _compare(self, call: Call, check: Check, seconds: float) -> None:
+    def _compare(self, text: str, check: Check, seconds: float) -> None:
         """Raise on all ranks unless all make the same call, which has not begun then."""
         found = check.wait(seconds)
         if found is None:
-            raise missed(call.text, seconds, self._break)
+            raise missed(text, seconds, self._break)
         if len({*found}) > 1:
-            texts = self._exchanged(call.text + call.options, call.text)
-            first: dict[bytes, str] = {}
-            for each, text in zip(found, texts, strict=True):
-                first.setdefault(each, text.decode())
-            error = DistributedError(f"the ranks make different calls: {'; '.join(first.values())}")
+            first: dict[bytes, bytes] = {}
+            for each, told in zip(found, self._exchanged(text.encode(), text), strict=True):
+                first.setdefault(each, told)
+            error = DistributedError(
+                f"the ranks make different calls: {b'; '.join(first.values()).decode()}")
             self._break(error)
             raise error
 
-    def _exchanged(self, text: str, where: str) -> list[bytes]:
-        found = self._engine.exchange(text.encode(), self.timeout)
+    def _exchanged(self, told: bytes, text: str) -> list[bytes]:
+        found = self._engine.exchange(told, self.timeout)
         if found is None:
-            raise missed(where, self.timeout, self._break)
+            raise missed(text, self.timeout, self._break)
         return found
 
     def _raw(self, name: str, a: Any) -> Array:

@@ -39,12 +39,22 @@ class Check(Protocol):
         """By rank; None if they are not there in time."""
 
 
-class Call:
-    """A call of a collective: its text (rank, name, array, line), its options, its check, if any.
-    """
+_PENDING = object()  # in place of a result
 
-    def __init__(self, text: str, options: str, check: Check | None) -> None:
-        self.text, self.options, self.check = text, options, check
+
+class Order(Protocol):
+    """The communicator that was called."""
+
+    timeout: float
+
+    def _settle(self, last: Work | None, seconds: float) -> None:
+        """Begin, in their order, the calls that all ranks are known to make.
+
+        Up to `last` wait for the other ranks, so long at most.
+        """
+
+    def _break(self, error: DistributedError) -> None:
+        """Refuse further calls: the ranks are not at one place any more."""
 
 
 class Work:
@@ -54,37 +64,33 @@ class Work:
     those of the other ranks begins once they have called it, too: at the latest in `wait()`.
     """
 
-    def __init__(self, call: Call, timeout: float, start: Callable[[], Pending],
-                 finish: Callable[[], Any], leave: bool,
-                 settle: Callable[[Work | None, float], None],
-                 fail: Callable[[DistributedError], None]) -> None:
-        self.call = call
-        self._timeout = timeout
-        self._start: Callable[[], Pending] | None = start
-        self._finish: Callable[[], Any] | None = finish
-        self._leave = leave  # to go on while the caller does something else
-        self._settle = settle  # begins what was called before this one, and this one
-        self._fail = fail
-        self._pending: Pending | None = None
-        self._result: Any = None
+    __slots__ = ("_finish", "_order", "_pending", "_result", "_start", "check", "leave", "text")
 
-    @property
-    def begun(self) -> bool:
-        return self._pending is not None or self._finish is None
+    def __init__(self, order: Order, text: str, check: Check | None, start: Callable[[], Pending],
+                 finish: Callable[[], Any], leave: bool) -> None:
+        self.text, self.check = text, check  # rank, collective, shape, line; None: it may begin
+        self._order = order
+        self._start, self._finish = start, finish
+        self.leave = leave  # to go on while the caller does something else
+        self._pending: Pending | None = None  # before it has begun, and once it has ended
+        self._result: Any = _PENDING
 
     def begin(self) -> None:
         """Let the engine begin."""
-        assert self._start is not None
-        self._pending, self._start = self._start(), None
-        self._pending.watch(self._timeout, self.late)
-        if self._leave:
+        self._pending = self._start()
+        self._pending.watch(self._order.timeout, self.late)
+        if self.leave:
             self._pending.leave()
+
+    def begun(self) -> bool:
+        """Whether the engine has begun it."""
+        return self._pending is not None or self._result is not _PENDING
 
     def done(self) -> bool:
         """Whether `wait()` would return at once."""
-        if not self.begun:
-            self._settle(None, 0.0)
-        return self.begun and (self._pending is None or self._pending.done())
+        if not self.begun():
+            self._order._settle(None, 0.0)
+        return self._pending.done() if self._pending is not None else self._result is not _PENDING
 
     def wait(self, timeout: float | None = None) -> Any:
         """The result, once it is there.
@@ -95,23 +101,23 @@ class Work:
         Raises CollectiveTimeout, which names rank, collective and line, if it is not there then,
         DistributedError if the ranks have made different calls.
         """
-        if self._finish is not None:
-            seconds = self._timeout if timeout is None else timeout
+        if self._result is _PENDING:
+            seconds = self._order.timeout if timeout is None else timeout
             with ranges.range("wait for ranks", category="communication"):
                 if self._pending is None:
-                    self._settle(self, seconds)
+                    self._order._settle(self, seconds)
                 assert self._pending is not None
                 if not self._pending.wait(seconds):
-                    raise missed(self.call.text, seconds, self._fail)
-                self._result, self._pending, self._finish = self._finish(), None, None
+                    raise missed(self.text, seconds, self._order._break)
+                self._result, self._pending = self._finish(), None
         return self._result
 
     def late(self, seconds: float, cause: str | None = None) -> DistributedError:
         """The error of a deadline missed, or of a failure, told to the communicator."""
         if cause is None:
-            return missed(self.call.text, seconds, self._fail)
-        error = DistributedError(f"{self.call.text} failed: {cause}")
-        self._fail(error)
+            return missed(self.text, seconds, self._order._break)
+        error = DistributedError(f"{self.text} failed: {cause}")
+        self._order._break(error)
         return error
 
 
