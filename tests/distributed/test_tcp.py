@@ -76,9 +76,17 @@ def exchanged(stars: dict[int, Any]) -> dict[int, Any]:
     return texts
 
 
+def read(link: socket.socket, most: int) -> bytes:
+    """So many bytes, or all until the end."""
+    found = b""
+    while len(found) < most and (part := link.recv(most - len(found))):
+        found += part
+    return found
+
+
 def hello(link: socket.socket, rank: int, size: int, key: str = KEY) -> None:
     """What a process says that takes this text for the secret."""
-    _, number = tcp._CHALLENGE.unpack(link.recv(tcp._CHALLENGE.size, socket.MSG_WAITALL))
+    _, number = tcp._CHALLENGE.unpack(read(link, tcp._CHALLENGE.size))
     said = struct.pack("!II16s", rank, size, bytes(16))
     link.sendall(said + hmac.digest(key.encode(), b"rank" + number + said, "sha256"))
 
@@ -140,7 +148,7 @@ def test_ranks_that_do_not_fit_together_are_told(said: tuple[int, int], told: st
     with ranks.stranger() as link:
         hello(link, *said)
         assert str(ranks.joined()[0]) == told
-        answer = link.recv(4096, socket.MSG_WAITALL)
+        answer = read(link, 4096)
     assert answer[tcp._SIGNATURE + 4:].decode() == told
 
 
@@ -149,11 +157,11 @@ def test_two_processes_of_one_rank() -> None:
     ranks.start(0)
     with ranks.stranger() as first, ranks.stranger() as second:
         hello(first, 1, 3)
-        assert first.recv(tcp._SIGNATURE + 4, socket.MSG_WAITALL)[-4:] == bytes(4)  # accepted
+        assert read(first, tcp._SIGNATURE + 4)[-4:] == bytes(4)  # accepted
         hello(second, 1, 3)
         assert str(ranks.joined()[0]) == told
-        assert first.recv(4096, socket.MSG_WAITALL)[4:].decode() == told
-        assert second.recv(4096, socket.MSG_WAITALL)[tcp._SIGNATURE + 4:].decode() == told
+        assert read(first, 4096)[4:].decode() == told
+        assert read(second, 4096)[tcp._SIGNATURE + 4:].decode() == told
 
 
 @pytest.mark.parametrize("answer", [bytes(tcp._SIGNATURE + 8), b""], ids=["yes", "no"])
@@ -166,7 +174,7 @@ def test_rank_0_must_know_the_secret_too(answer: bytes) -> None:
             link, _ = server.accept()
             with link:
                 link.sendall(tcp._CHALLENGE.pack(tcp._NAME, bytes(16)))
-                link.recv(tcp._HELLO.size, socket.MSG_WAITALL)
+                read(link, tcp._HELLO.size)
                 link.sendall(answer)
 
         thread = threading.Thread(target=pretend)
