@@ -65,7 +65,8 @@ time.sleep(6000)
 """)
     launcher = subprocess.Popen(
         [sys.executable, "-m", "gtensor", "launch", "-n", str(ranks), "--", "python", path],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)})  # kills leave one
     told = [folder / f"up{rank}" for rank in range(ranks)]
     while not all(file.exists() and file.read_text() for file in told):
         assert launcher.poll() is None
