@@ -34,8 +34,8 @@ def counted(switches: bool = False) -> Iterator[Counter[str]]:
 
     def listen(frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE) and (
-                f"{PACKAGE}/hostcuda" not in code.co_filename):
+        if event == "call" and code.co_filename.startswith(PACKAGE) and not any(
+                part in code.co_filename for part in (f"{PACKAGE}/hostcuda", "(formula ")):
             found[f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_name}"] += 1
         elif switches and event == "call" and (code.co_filename, code.co_name) == (
                 contextlib.__file__, "__enter__"):

@@ -257,7 +257,7 @@ def grads_cpu(
     if needs[1]:
         dweight = _dweight_cpu(g, x, mean, rstd, dims)
     if needs[2]:
-        dbias = raw_spaces["cpu"].sum(g, axis=tuple(range(g.ndim - dims)))
+        dbias = raw_spaces["cpu"].sum(g, axis=tuple(range(-g.ndim, -dims)))
     dx = None
     if needs[0]:
         dx = dx_cpu(g, x, weight, mean, rstd, dims=dims, eps=eps, out=out, beta=beta)

@@ -26,6 +26,7 @@ from gtensor.engine.bind import Extras, bind
 from gtensor.engine.context import no_grad
 from gtensor.engine.op import Op
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
+from gtensor.ops.build.path_builders import into
 from gtensor.ops.build.updates import Update
 
 if TYPE_CHECKING:
@@ -254,6 +255,7 @@ def total_norm(
 # -- the loss scale --------------------------------------------------------------------------------
 
 
+_is_finite = into(np.isfinite)
 _Unscaling: TypeAlias = "tuple[Array, Array]"  # tiles: whether elements are finite, wide ones
 
 
@@ -273,7 +275,7 @@ def _unscale_cpu(
         for gradient in gradients:
             for key in whole_tiles(gradient.shape):
                 part = gradient[key]
-                if not np.isfinite(part, out=finite[:part.size].reshape(part.shape)).all():
+                if not _is_finite(part, finite[:part.size].reshape(part.shape)).all():
                     found[...] = 1
                 if part.dtype == wide.dtype:
                     np.multiply(part, inverse, out=part)
