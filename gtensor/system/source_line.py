@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import linecache
 import os
+import re
 import sys
 import warnings
 from types import CodeType, FrameType
+from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RECIPES = os.path.join(_PACKAGE, "train") + os.sep  # programs that use gtensor, as a user's do
@@ -58,7 +60,15 @@ class _InsideGtensor:
 
     NumPy warns at the innermost Python frame. A filter is asked while that frame runs, which costs
     nothing where nothing is warned of.
+
+    Libraries that pass filters on, to other processes, too, read a regular expression: for them it
+    is one that matches nothing.
     """
+
+    pattern = "(?!)"
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return re.compile, (self.pattern,)
 
     def match(self, text: str) -> bool:
         if " encountered in " not in text:

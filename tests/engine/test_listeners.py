@@ -190,6 +190,17 @@ def test_a_write_that_a_listener_raised_after_counts(method):
             loss.backward()
 
 
+def test_a_step_that_a_listener_raised_in_is_whole():
+    parameters = [gt.ones(2, dtype, requires_grad=True) for dtype in ("float32", "float64")]
+    for p in parameters:
+        p.grad = gt.ones(2, p.dtype)
+    optimizer = gt.optim.SGD(parameters, 1.0, momentum=0.9)
+    with gt.listen(Failing("op_ends", "sgd")), pytest.raises(gt.ListenerError):
+        optimizer.step()
+    assert [p.tolist() for p in parameters] == [[0, 0], [0, 0]]
+    assert [state["step"] for state in optimizer.state_dict()["state"].values()] == [1, 1]
+
+
 def test_a_recorded_write_that_a_listener_raised_after_has_its_gradient():
     x = gt.ones(2, requires_grad=True)
     y = x * 1.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+
+from gtensor.system import source_line
 
 PROGRAM = """\
 import numpy as np
@@ -36,6 +39,12 @@ def test_a_warning_names_the_users_line(tmp_path: Path) -> None:
     found = [line.partition("script.py:")[2] for line in run(script).stderr.splitlines()[::2]]
     assert found == [f"{number}: RuntimeWarning: {line.partition('# here: ')[2]}"
                      for number, line in enumerate(PROGRAM.splitlines(), 1) if "# here" in line]
+
+
+def test_a_filter_that_is_passed_on_matches_nothing() -> None:
+    ours = source_line._InsideGtensor()
+    again = pickle.loads(pickle.dumps(ours))
+    assert again.pattern == ours.pattern and not again.match("invalid value encountered in log")
 
 
 def test_a_warning_may_be_an_error_or_ignored(tmp_path: Path) -> None:
