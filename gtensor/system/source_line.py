@@ -19,7 +19,7 @@ class _Inside(dict[str, bool]):
     """File name -> is it gtensor's own, or that of a `with` block which it enters."""
 
     def __missing__(self, name: str) -> bool:
-        self[name] = own = name == contextlib.__file__ or (
+        self[name] = own = name == contextlib.__file__ or name.startswith("<formula ") or (
             name.startswith(_PACKAGE) and not name.startswith(_RECIPES))
         return own
 

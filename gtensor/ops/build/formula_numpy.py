@@ -377,7 +377,7 @@ class Program:
             "spare": self.spare, "buffers": self.buffers}
         names |= {name: np.array(node.args[0], dtype) for node, name in text.scalars.items()
                   if node.op == "constant"}
-        exec(compile(self.source, f"{__file__} (formula {formula.name} {dtype})", "exec"), names)
+        exec(compile(self.source, f"<formula {formula.name} {dtype}>", "exec"), names)
         self.whole, self.numbers, self.tile = (
             names.get(n, _no_text) for n in ("whole", "numbers", "tile"))
 

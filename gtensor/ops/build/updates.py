@@ -7,7 +7,8 @@
 The values overwrite, in order, the first input and those from the third on, the state; the second
 is only read. A path takes many tensors at once: `path(*targets, *gradients, out=targets,
 state=states, options=options, rows=rows)`. `state` has first all tensors' first states, then all
-second ones; tensor i has the parameters `options[rows[i]]`, which may differ in numbers only.
+second ones; tensor i has the parameters `options[rows[i]]`, which may differ in numbers only. All
+memory that the path for the CPU takes is made before (`asks`): out of memory nothing is written.
 
 A formula may have parameters that no caller gives:
 
@@ -228,7 +229,8 @@ class Update:
         count, largest_small = len(out), min(SMALL, settings.tile_elements)
         if self.uniform and len(arrays) > count:
             options = [{**options[0], self.formula.inputs[1]: float(arrays[-1])}]
-        known = self._known
+        known, seen = self._known, None
+        limited: tuple[Array, ...] = ()
         for i, target in enumerate(out):
             of = (target, *state[i::count]) if self.uniform else (
                 target, arrays[count + i], *state[i::count])
@@ -238,11 +240,13 @@ class Update:
             if known.params is not params or known.step != step or (
                     known.dtype != target.dtype or known.arrays != len(of)):
                 known = self._known = self._chosen(params, step, of)
+            if known is not seen:
+                seen = known
+                limited = () if known.rare is None else _buffers(small, known.rare, (SMALL,))
             program, shape = known.program, target.shape
             dtype = program.dtype
             copied = [a.dtype != dtype or not a.flags.c_contiguous for a in of]
             full = known.full(tile_size(shape)) if known.numbers[1] else ()
-            limited = () if known.rare is None else _buffers(small, known.rare, (SMALL,))
             if target.size > largest_small:
                 shared = shared or _Tiles()
                 shared.want(program, sum(copied), tile_size(shape))
