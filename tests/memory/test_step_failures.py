@@ -21,7 +21,7 @@ from gtensor.backend import get_device
 from gtensor.engine.slots import RawStep
 from gtensor.memory import Arena, Failing, HostSegments, OutOfMemoryError, VirtualSegments
 from gtensor.nn import functional as F
-from gtensor.ops.build.updates import Update
+from gtensor.ops.build import updates
 from gtensor.settings import settings
 
 from .invariants import check_pool
@@ -191,13 +191,13 @@ def test_planted_fault_a_walk_that_keeps_its_slots_is_caught(steps, monkeypatch)
 
 def test_planted_fault_an_optimizer_that_makes_buffers_between_writes_is_caught(
         steps, monkeypatch):
-    real = Update._one
+    real = updates._Chosen.write
 
-    def late(update, target, *more):
+    def late(chosen, *given):
         get_device("cpu").empty((64,), np.float32, "late")
-        real(update, target, *more)
+        real(chosen, *given)
 
-    monkeypatch.setattr(Update, "_one", late)
+    monkeypatch.setattr(updates._Chosen, "write", late)
     with pytest.raises(AssertionError, match="left weights half updated"):
         fail_at_every_allocation(steps)
 
