@@ -8,7 +8,7 @@
 #include "pack.cuh"
 #include "reduce.cuh"
 
-// Packs of W elements of a thread in registers: `kernels.kept` in gtensor/backend repeats it.
+// Packs of W elements of a thread in registers: `packed_launch` in gtensor/backend/kernels.py repeats it.
 template <int W>
 constexpr int gt_kept = W == 8 || W == 2 ? 2 : 4;  // 8 halves, 2 doubles
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
-from math import inf
+from threading import TIMEOUT_MAX
 from time import perf_counter
 from typing import Any
 
@@ -53,8 +53,8 @@ class DataLoader:
     loader that loads it continues with the remaining ones; an iterable is iterated again up to
     there, so it must repeat itself, and so must a sampler.
 
-    Leaving the loop waits up to 5 seconds for the items that workers are at, Ctrl-C does not; an
-    item that takes longer is finished beside what follows.
+    Leaving the loop waits up to 5 seconds for the items that workers are at; Ctrl-C while it waits
+    for a batch does not. An item that takes longer is finished beside what follows.
 
     After a `break` the pass is over: the next loop is a new epoch from its first batch. Until it
     begins, `state_dict()` still has the position of the break, and a loader that loads that (this
@@ -76,8 +76,9 @@ class DataLoader:
                                    ("seed", 0 if seed is None else seed, 0)):
             if type(value) is not int or value < least:  # bool is refused
                 raise ValueError(f"{name}={value!r} given; wanted an integer of {least} or more")
-        if not is_number(timeout) or not 0 <= timeout < inf:
-            raise ValueError(f"timeout={timeout!r} given; wanted seconds, 0 or more")
+        if not is_number(timeout) or not 0 <= timeout <= TIMEOUT_MAX:
+            raise ValueError(
+                f"timeout={timeout!r} given; wanted seconds, from 0 to {TIMEOUT_MAX:.0f}")
         if timeout and not num_workers:
             raise ValueError(f"timeout={timeout} given with num_workers=0, whose batches are made "
                              "by the loop itself; wanted workers, or timeout=0")

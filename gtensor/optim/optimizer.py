@@ -245,10 +245,11 @@ class Optimizer:
         `closure` is called before, with gradients enabled; it computes the loss and its gradients,
         and `step` returns its result.
 
-        A step is applied whole or not at all. On the CPU all memory is allocated before the first
-        write, so an OutOfMemoryError changes nothing, and the step may be tried again; on a GPU
-        contiguous arrays need none. An interrupt (Ctrl-C) that comes after the first write is
-        raised once the step is counted.
+        A step is applied whole or not at all if memory runs out on the CPU, or Ctrl-C comes. All
+        memory is allocated there before the first write, so an OutOfMemoryError changes nothing,
+        and the step may be tried again; on a GPU contiguous arrays need none. An interrupt after
+        the first write is raised once the step is counted. After another error of a launch, of
+        which there is one per dtype, go on from a checkpoint.
 
         Raises TypeError, ValueError or DeviceError if the lists of parameters were edited, or a
         gradient or the state does not fit its parameter (it was moved or converted since). Nothing
