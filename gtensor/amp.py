@@ -10,6 +10,8 @@ from gtensor.backend import element_type
 from gtensor.engine.casting import Casts
 from gtensor.engine.context import Block, casting, current_casts, set_casts
 from gtensor.execution.graphs import around_captures
+from gtensor.memory.serving import unserved
+from gtensor.ops.updates.casts import cast
 from gtensor.system.late_imports import late
 
 if TYPE_CHECKING:
@@ -33,8 +35,8 @@ class autocast(Block):
     Matrix products, convolutions and attention cast inputs of half types and float32 to `dtype`;
     exponentials, powers, sums, norms, softmax and losses cast them to float32; other ops take them
     as they are, and mixed inputs give the widest dtype. docs/ops.md has the policy of every op.
-    Float64 is never cast, and writes in place are not either. The casts are recorded. Blocks nest;
-    backward rules run in the dtypes of the forward pass, and belong outside.
+    Float64 is never cast, and writes in place are not either. Gradients of what was cast have its
+    dtype. Blocks nest; backward rules run in the dtypes of the forward pass, and belong outside.
 
     Args:
         dtype: bfloat16 or float16; float16 wants a `GradScaler`.
@@ -67,7 +69,8 @@ class autocast(Block):
     @property
     def _mode(self) -> Casts | None:
         _, enabled, cached = self._given
-        return Casts(self._dtype, cached, current_casts()) if enabled else None
+        return (Casts(self._dtype, cached, cast, unserved, current_casts()) if enabled
+                else None)
 
     def _recreate_cm(self) -> autocast:
         """A new block for each call of a decorated function."""

@@ -5,7 +5,8 @@ A rule `backward(ns, step, g)` returns nothing; it writes to its parents' slots:
     step.give(i, a)   move the rule's hold on a to input i (a is new, or g, or a view of g)
     step.lend(i, a)   input i gets another hold (on g, or on an array that is kept elsewhere)
     step.into(i)      -> (buffer, beta): accumulate there (beta=1), overwrite it (beta=0), or
-                      (None, 0) to make a new one; in any case give the result
+                      (None, 0) to make a new one; in any case give the result. With wide=True
+                      the buffer of a rule for halves may be float32: input i is a cast parameter
     step.reuse(g)     -> g if the rule is its last holder and may overwrite it, else None; call last
 
 A slot keeps its first gradient unchanged; a later one is added in place into whichever of the two
@@ -61,7 +62,7 @@ class Step(Generic[V]):
         def lend(self, i: int, a: V) -> None:
             """Give input i another hold on `a`."""
 
-        def into(self, i: int) -> tuple[V | None, float]:
+        def into(self, i: int, wide: bool = False) -> tuple[V | None, float]:
             """The buffer to accumulate into, and 1.0; (None, 0.0) to make a new one."""
 
         def reuse(self, g: V) -> V | None:
@@ -261,15 +262,25 @@ class RawStep(Step["Array"]):
         else:
             self.slots[node] = fitted, hold
 
-    def into(self, i: int) -> tuple[Array | None, float]:
+    def into(self, i: int, wide: bool = False) -> tuple[Array | None, float]:
         """(buffer, 1.0) to accumulate into. When input i has no gradient yet, (None, 0.0), or
-        (buffer, 0.0) of its collector, which is to be overwritten."""
+        (buffer, 0.0), which is to be overwritten: that of its collector.
+
+        The parameter of a cast has another dtype than the op. Its buffer is given only to a rule
+        that asks for a `wide` one, and then a new one, too."""
         node = self.parents[i]
         if node is None:
             self._refuse_unneeded(i)
+        cast = node.dtype is not self.record.dtype and node.dtype != self.record.dtype
+        if cast and not wide:
+            return None, 0.0
         slot = self.slots.get(node)
         if slot is None:
-            return (None if self.collecting is None else self._placed(node)), 0.0
+            place = None if self.collecting is None else self._placed(node)
+            if cast and place is None:
+                place = node.device.empty(node.shape, node.dtype, "gradient")
+                self.slots[node] = place, None
+            return place, 0.0
         array = self._own(node.device, slot)
         if not self.direct:
             node.device.order((), (array,))
@@ -440,7 +451,7 @@ class RecordedStep(Step[Tensor]):
 
     lend = give
 
-    def into(self, i: int) -> tuple[None, float]:
+    def into(self, i: int, wide: bool = False) -> tuple[None, float]:
         """(None, 0.0): a recorded gradient is never accumulated in place."""
         return None, 0.0
 

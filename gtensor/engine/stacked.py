@@ -162,7 +162,7 @@ class StackedStep(RawStep):
         else:
             super().give(i, array)  # it is new
 
-    def into(self, i: int) -> tuple[Any, float]:
+    def into(self, i: int, wide: bool = False) -> tuple[Any, float]:
         """(buffer, 1.0) to accumulate into, or (None, 0.0) when input i has no gradients yet."""
         buffer, beta = super().into(i)
         return (None if buffer is None else Stack(buffer)), beta

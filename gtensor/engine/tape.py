@@ -57,6 +57,7 @@ class Node:
     level: Level | None = None  # of the transform on whose tape it is; None for tensors
     collector: Collector | None = None  # of a leaf: who takes its gradient during a walk
     stored: dict[int, Callable[[], object]] | None = None  # called when `grad` was stored
+    cast_beside: list[weakref.ref[Tensor]] | None = None  # with a leaf, under `autocast`
     module = ""  # the running nn.Module, and the number of the op's path, as they were told;
     number = 0  # recorded while there are listeners
 

@@ -13,8 +13,9 @@ import pytest
 import gtensor as gt
 from gtensor import nn
 from gtensor.engine.cached_values import CachedValue
-from gtensor.engine.casting import _LeafCast
+from gtensor.engine.casting import _LeafCasts
 from gtensor.nn.utils import weight_norm
+from gtensor.ops.updates.casts import cast
 
 EXPORTS: dict[str, Callable[[gt.Tensor], Any]] = {
     "numpy": lambda x: x.detach().numpy(),
@@ -195,14 +196,13 @@ def test_a_checkpoint_of_the_weights_costs_one_computation(tmp_path: Any) -> Non
 
 
 def test_casts_are_kept_again_once_the_array_has_died() -> None:
-    source = nn.Parameter(gt.ones((4, 3)))
-    with gt.autocast("bfloat16"):
-        array = source.detach().numpy()
-        cast = _LeafCast(source, gt.bfloat16)
-        assert not cast.serves(source, gt.bfloat16)
-        del array
-        assert not cast.serves(source, gt.bfloat16)
-        assert _LeafCast(source, gt.bfloat16).serves(source, gt.bfloat16)
+    source, casts = nn.Parameter(gt.ones((4, 3))), _LeafCasts()
+    array = source.detach().numpy()
+    made = casts.cast(source, gt.bfloat16, cast)
+    assert not made.serves(source, gt.bfloat16)
+    del array
+    assert not made.serves(source, gt.bfloat16)
+    assert casts.cast(source, gt.bfloat16, cast).serves(source, gt.bfloat16)
 
 
 def test_a_kept_value_that_is_written_from_outside_is_computed_anew() -> None:

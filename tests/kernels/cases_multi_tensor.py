@@ -19,6 +19,7 @@ from gtensor import optim
 from gtensor.backend.multi_tensor import CHUNK, LARGE, SMALL, MultiTensor
 from gtensor.engine.op import Op
 from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates.casts import cast_kernel
 from gtensor.ops.updates.optimizer_kernels import update_of
 
 CUT, SIZE = 37, 37 + CHUNK + 40  # where the last tensor begins; elements of all
@@ -213,7 +214,7 @@ _ONE_NUMBER = {
     optimizer_kernels.clip: {"limit": 0.5}}
 for _op, _params in _ONE_NUMBER.items():
     kernel_of(_op, 0, _params)
-for _kernel in (*optimizer_kernels.NORMS, optimizer_kernels.unscale_kernel):
+for _kernel in (*optimizer_kernels.NORMS, optimizer_kernels.unscale_kernel, cast_kernel):
     listed(_kernel)
 
 
@@ -280,6 +281,13 @@ def _unscale(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         assert_close(g, wanted, dtype)
 
 
+def _cast(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
+    """To the same type: what is between two types is the compilers'."""
+    made, x = np.full(SIZE, 77, dtype), _special(rng, dtype)
+    Launch(executor, dtype)(cast_kernel, [made, x], [(0.0,)])
+    np.testing.assert_array_equal(made.astype(np.float64), x.astype(np.float64))
+
+
 _DECAYED = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
 CASES = [
     _optimizer("sgd", torch.optim.SGD, 0, lr=0.1, weight_decay=0.01),
@@ -293,5 +301,5 @@ CASES = [
     _optimizer("adamw-amsgrad", torch.optim.AdamW, 3, **_DECAYED, amsgrad=True, maximize=True),
     Case("adam-huge", _adam_huge), Case("lion", _lion), Case("average", _average),
     Case("clipping", _clipping), Case("norm", _norm(False)), Case("norm-nan", _norm(True)),
-    Case("unscale", _unscale),
+    Case("unscale", _unscale), Case("cast", _cast),
 ]

@@ -136,10 +136,10 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     if step.needs(2):
         step.give(2, dbias)
     if step.needs(1):
-        buffer, beta = step.into(1)
+        buffer, beta = step.into(1, wide=True)
         step.give(1, ns.linear_grad_weight(d, x, out=buffer, beta=beta))
     if step.needs(0):
-        buffer, beta = step.into(0)
+        buffer, beta = step.into(0, wide=True)
         step.give(0, ns.linear(d, swapped(ns, weight1), None, out=buffer, beta=beta))
 
 

@@ -67,7 +67,7 @@ def _grads_gpu(
     if not (rows_in_step(g) and rows_in_step(x)):
         sums = raw["cuda"].sum(g, axis=tuple(range(-g.ndim, -1)))
         return _grad_weight_path(device, g, x, out=out, beta=beta), sums
-    sums = device.empty((g.shape[-1],), g.dtype, "linear")
+    sums = device.empty((g.shape[-1],), (g if out is None else out).dtype, "linear")
     return _grad_weight_path(device, g, x, out=out, beta=beta, sums=sums), sums
 
 
@@ -76,7 +76,7 @@ def _linear_backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight = step.saved
     give_parameters(ns, step, g, x, (1, 2))
     if step.needs(0):
-        buffer, beta = step.into(0)
+        buffer, beta = step.into(0, wide=True)
         step.give(0, ns.linear(g, swapped(ns, weight), None, out=buffer, beta=beta))
 
 
@@ -87,7 +87,7 @@ def give_parameters(
     product for both."""
     weight, bias = places
     if step.needs(weight) and step.needs(bias) and ns is not recorded:
-        buffer, beta = step.into(weight)
+        buffer, beta = step.into(weight, wide=True)
         dweight, dbias = ns.linear_grads(g, x, out=buffer, beta=beta)
         step.give(bias, dbias)
         step.give(weight, dweight)
@@ -95,7 +95,7 @@ def give_parameters(
     if step.needs(bias):
         step.give(bias, ns.sum(g, axis=tuple(range(-len(g.shape), -1))))
     if step.needs(weight):
-        buffer, beta = step.into(weight)
+        buffer, beta = step.into(weight, wide=True)
         step.give(weight, ns.linear_grad_weight(g, x, out=buffer, beta=beta))
 
 
@@ -121,10 +121,10 @@ def linear_tangent(
 def _grad_weight_backward(ns: Namespace, step: Step, u: Array) -> None:
     g, x = step.saved
     if step.needs(0):
-        buffer, beta = step.into(0)
+        buffer, beta = step.into(0, wide=True)
         step.give(0, ns.linear(x, u, None, out=buffer, beta=beta))
     if step.needs(1):
-        buffer, beta = step.into(1)
+        buffer, beta = step.into(1, wide=True)
         step.give(1, ns.linear(g, swapped(ns, u), None, out=buffer, beta=beta))
 
 

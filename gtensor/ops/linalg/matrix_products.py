@@ -175,10 +175,11 @@ def product_gradient(
     parent: Any = step.parents[i]  # there is one: it needs a gradient
     product, params = _scaled(ns, alpha.conjugate())
     shape = step.shape(i)
-    if len({left.dtype, right.dtype, parent.dtype}) > 1:
+    if left.dtype != right.dtype or parent.dtype != left.dtype and not (
+            is_half(left.dtype) and parent.dtype == np.float32):
         step.give(i, product(left, right, **params))  # the step undoes promotion
         return
-    buffer, beta = step.into(i)
+    buffer, beta = step.into(i, wide=True)
     if product_shape(left, right) != shape:
         product, params = ns.summed_matmul, {"alpha": alpha.conjugate(), "shape": shape}
     step.give(i, product(left, right, out=buffer, beta=beta, **params))
