@@ -34,7 +34,14 @@ def _linear_path(
                             beta=beta)
         return made[0] if out is None else out
     fused = {"bias": bias} if bias is not None and device.type == "cuda" else {}
-    out = device.matmul(x, weight.T, out, beta, label="linear", **fused)
+    if rows_in_step(x):
+        out = device.matmul(x, weight.T, out, beta, label="linear", **fused)
+    else:  # one product for each index of the shorter axes
+        axis = max(range(x.ndim - 1), key=lambda i: x.shape[i])
+        if out is None:
+            out = device.empty((*x.shape[:-1], len(weight)), x.dtype, "linear")
+        device.matmul(x.swapaxes(axis, -2), weight.T, out.swapaxes(axis, -2), beta, label="linear",
+                      **fused)
     if bias is not None and not fused:
         out += bias
     return out
@@ -44,14 +51,32 @@ def _grad_weight_path(
     device: Any, g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0,
     sums: Array | None = None
 ) -> Array:
-    """Leading axes that are no rows of one matrix are summed over by the GEMM, one by one."""
-    if not (rows_in_step(g) and rows_in_step(x)):
+    """Leading axes that are no rows of two matrices are summed over by the GEMM, one by one."""
+    rows = _as_rows(device, g, x)
+    if rows is None:
         shape = g.shape[-1], x.shape[-1]
         return summed_path(device, g.swapaxes(-1, -2), x, shape=shape, out=out, beta=beta)
-    if not g.ndim == x.ndim == 2:
-        g, x = (a.reshape(prod(a.shape[:-1]), a.shape[-1]) for a in (g, x))
     fused = {} if sums is None else {"sums": sums}
-    return device.matmul(g.T, x, out, beta, label="linear", **fused)
+    return device.matmul(rows[0].T, rows[1], out, beta, label="linear", **fused)
+
+
+def _as_rows(device: Any, g: Array, x: Array) -> tuple[Array, Array] | None:
+    """Both as matrices of the same rows, in any order: views, or on a GPU a copy of the narrower.
+
+    The CPU, which makes no copy larger than a tile, has None then. On a GPU sums of products of a
+    few rows each would write the gradient anew for each.
+    """
+    if g.ndim == x.ndim == 2:
+        return g, x
+    if not (rows_in_step(g) and rows_in_step(x)):
+        wide = g if g.shape[-1] >= x.shape[-1] else x
+        order = [*sorted(range(g.ndim - 1), key=lambda i: -wide.strides[i]), g.ndim - 1]
+        g, x = (a.transpose(order) for a in (g, x))
+        if device.type == "cpu" and not (rows_in_step(g) and rows_in_step(x)):
+            return None
+    rows = [a if rows_in_step(a) else device.copy(a, label="linear") for a in (g, x)]
+    count = prod(g.shape[:-1])
+    return rows[0].reshape(count, g.shape[-1]), rows[1].reshape(count, x.shape[-1])
 
 
 def _grads_cpu(
@@ -64,9 +89,6 @@ def _grads_cpu(
 def _grads_gpu(
     device: Device, g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0
 ) -> tuple[Array, Array]:
-    if not (rows_in_step(g) and rows_in_step(x)):
-        sums = raw["cuda"].sum(g, axis=tuple(range(-g.ndim, -1)))
-        return _grad_weight_path(device, g, x, out=out, beta=beta), sums
     sums = device.empty((g.shape[-1],), (g if out is None else out).dtype, "linear")
     return _grad_weight_path(device, g, x, out=out, beta=beta, sums=sums), sums
 
