@@ -33,7 +33,8 @@ LATE_MODULES = {f"gtensor.{name}" for name in (
 
 LATE_OPS = {"all_gather", "all_reduce", "context_add", "context_dot", "context_mix",
             "context_mix_into", "gru", "gru_grad", "linear_scan", "linear_scan_grad", "lstm",
-            "lstm_grad", "reduce_scatter", "rotary", "weigh_gradient"}
+            "lstm_grad", "packed_attention", "packed_attention_grad", "reduce_scatter", "rotary",
+            "weigh_gradient"}
 
 
 def fresh(text: str) -> Any:

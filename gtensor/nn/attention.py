@@ -13,12 +13,14 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
+from gtensor.nn.hooks import is_plain
 from gtensor.nn.layers import DeviceLike, Dropout, Linear
 from gtensor.nn.module import Module
 from gtensor.nn.normalization import LayerNorm
 from gtensor.nn.parameter import Parameter
 from gtensor.ops import where
 from gtensor.ops.attention.attention import attention_weights
+from gtensor.ops.attention.packed import packed_attention
 from gtensor.ops.build.arguments import refuse_unsupported, want_tensors
 
 if TYPE_CHECKING:
@@ -93,7 +95,8 @@ class MultiheadAttention(Module):
                 scaled_dot_product_attention). Or added to the scores.
             average_attn_weights: weights (N, L, S), the mean of the heads', or (N, heads, L, S).
             is_causal: position i sees positions up to i. An attn_mask given with it must be the
-                same mask, as in PyTorch; it is used.
+                same mask, as in PyTorch; it is not read where nothing else is masked and no weights
+                are needed.
         """
         want_tensors("MultiheadAttention", query=query, key=key, value=value,
                      key_padding_mask=key_padding_mask, attn_mask=attn_mask)
@@ -105,10 +108,18 @@ class MultiheadAttention(Module):
         axes = (0, 1, 2) if self.batch_first or not batched else (1, 0, 2)
         inputs = [x.permute_dims(axes) if batched else x.reshape((1, *x.shape))
                   for x in (query, key, value)]
-        q, k, v = (self._split(x) for x in self._projected(*inputs))
-        mask = self._mask(attn_mask, key_padding_mask, is_causal, q, k)
+        if is_causal and key_padding_mask is None and not need_weights:
+            attn_mask = None
+        mask = self._mask(attn_mask, key_padding_mask, is_causal, *inputs[:2])
         is_causal = is_causal and mask is None
         p = self.dropout if self.training else 0.0
+        if query is key is value and mask is None and not need_weights and (
+                self.in_proj_weight is not None):
+            packed = F.linear(inputs[0], self.in_proj_weight, self.in_proj_bias)
+            y = packed_attention(self._split(packed, 3 * self.num_heads), self.num_heads, p,
+                                 is_causal)
+            return self._output(y, axes, batched), None
+        q, k, v = (x.permute_dims((0, 2, 1, 3)) for x in self._projected(*inputs))
         weights = None
         if need_weights:
             weights = attention_weights(
@@ -119,35 +130,37 @@ class MultiheadAttention(Module):
             weights = weights.mean(axis=1) if average_attn_weights else weights
         else:
             y = F.scaled_dot_product_attention(q, k, v, mask, p, is_causal)
-        n, _, length, _ = y.shape
-        y = self.out_proj(y.permute_dims((0, 2, 1, 3)).reshape((n, length, self.embed_dim)))
-        if batched:
-            return y.permute_dims(axes), weights
-        return y[0], None if weights is None else weights[0]
+        if weights is not None and not batched:
+            weights = weights[0]
+        return self._output(y.permute_dims((0, 2, 1, 3)), axes, batched), weights
+
+    def _output(self, y: Tensor, axes: tuple[int, int, int], batched: bool) -> Tensor:
+        """What the heads (N, L, heads, features) make together."""
+        made: Tensor = self.out_proj(y.reshape((*y.shape[:2], self.embed_dim)))
+        return made.permute_dims(axes) if batched else made[0]
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Queries, keys and values after their linear maps."""
+        """Queries, keys and values after their linear maps, (N, L, heads, features)."""
         size = self.embed_dim
         parts = [slice(i * size, (i + 1) * size) for i in range(3)]
         joint, bias = self.in_proj_weight, self.in_proj_bias
         biases = [None if bias is None else bias[part] for part in parts]
         weights = ((self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if joint is None
                    else [joint[part] for part in parts])
-        return [F.linear(x, weight, own_bias) for x, weight, own_bias
+        return [self._split(F.linear(x, weight, own_bias), self.num_heads) for x, weight, own_bias
                 in zip((query, key, value), weights, biases, strict=True) if weight is not None]
 
-    def _split(self, x: Tensor) -> Tensor:
-        """(N, L, embed_dim) -> (N, heads, L, embed_dim / heads)."""
-        n, length, _ = x.shape
-        heads = (self.num_heads, x.shape[2] // self.num_heads)  # -1 is not known of an empty batch
-        return x.reshape((n, length, *heads)).permute_dims((0, 2, 1, 3))
+    def _split(self, x: Tensor, heads: int) -> Tensor:
+        """(N, L, width) -> (N, L, heads, width / heads)."""
+        n, length, width = x.shape
+        return x.reshape((n, length, heads, width // heads))  # -1 is not known of an empty batch
 
     def _mask(
         self, attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool, query: Tensor,
         key: Tensor,
     ) -> Tensor | None:
         """All masks as one that broadcasts to (N, heads, L, S); boolean ones: True takes part."""
-        n, length, keys = query.shape[0], query.shape[2], key.shape[2]
+        (n, length, _), keys = query.shape, key.shape[1]
         masks = []
         if attn_mask is not None:
             masks.append(attn_mask if attn_mask.ndim < 3 else attn_mask.reshape(
@@ -233,7 +246,6 @@ class TransformerEncoderLayer(Module):
     def _is_fused(self) -> bool:
         """Whether one op computes the feed-forward part: ReLU, no dropout in it, and no hooks."""
         parts = (self.linear1, Linear), (self.linear2, Linear), (self.dropout, Dropout)
-        plain = all(type(part) is kind and not part._forward_hooks and not part._forward_pre_hooks
-                    for part, kind in parts)
         dropped = self.dropout.training and self.dropout.p > 0
-        return plain and not dropped and self.activation is F.relu
+        return self.activation is F.relu and not dropped and all(
+            is_plain(part, kind) for part, kind in parts)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
+from gtensor import nn
 from gtensor.cli import main
 from gtensor.hostcuda import counters, reset_counters
 from gtensor.models import GPT, GPTConfig, generate
@@ -49,7 +50,39 @@ def test_a_block_takes_so_many_launches():
         state.length = 9
         block.step(x[:, 0].detach(), state)
 
-    assert [launches(work) for work in (infer, step, train)] == [28, 21, 69]
+    assert [launches(work) for work in (infer, step, train)] == [28, 21, 64]
+
+
+LAYERS = {  # launches forward and backward
+    "TransformerBlock": (12, 17),
+    "TransformerEncoderLayer": (13, 18),
+}
+
+
+@pytest.mark.usefixtures("dry_cuda")
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_layer_of_gpt2_under_autocast_takes_so_many_launches(kind):
+    """All casts of parameters are one, and no part of the packed projection is copied."""
+    layer = (TransformerBlock(64, 2, activation="gelu_tanh", norm="layer", rotary=False, bias=True)
+             if kind == "TransformerBlock" else
+             nn.TransformerEncoderLayer(64, 2, 256, 0.0, "gelu", batch_first=True, norm_first=True))
+    x, mask = gt.ones((2, 128, 64), requires_grad=True), gt.zeros((128, 128), gt.bool)
+    given = (x,) if kind == "TransformerBlock" else (x, mask, None, True)
+    seed = gt.ones(x.shape)
+    found = []
+    for _ in range(3):
+        layer.zero_grad()
+        x.grad = None
+        reset_counters()
+        with gt.autocast("bfloat16"):
+            y = layer(*given)
+        forward = counters()
+        reset_counters()
+        y.backward(seed)
+        backward = counters()
+        found.append((forward.launches, backward.launches))
+    assert found[1] == found[2] == LAYERS[kind]
+    assert not backward.memsets and not forward.memsets
 
 
 @pytest.mark.usefixtures("dry_cuda")

@@ -79,6 +79,24 @@ def test_attention_without_a_batch_with_weights_per_head_and_causal():
     np.testing.assert_allclose(cut.numpy()[:2], y.numpy()[:2], rtol=1e-9)
 
 
+@pytest.mark.parametrize("batched", [True, False])
+def test_the_hint_that_a_mask_is_causal_is_taken(batched):
+    """Then the mask is not read. One input takes one projection; gradients are PyTorch's."""
+    torch.manual_seed(0)
+    mine, theirs = pair(nn.MultiheadAttention(4, 2), torch.nn.MultiheadAttention(4, 2))
+    x = np.random.default_rng(1).standard_normal((5, 3, 4) if batched else (5, 4))
+    later = np.triu(np.ones((5, 5), bool), 1)
+    a, b = gt.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    y, _ = mine(a, a, a, need_weights=False, attn_mask=gt.tensor(np.zeros_like(later)),
+                is_causal=True)
+    z, _ = theirs(b, b, b, need_weights=False, attn_mask=torch.tensor(later))
+    np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-9, atol=1e-11)
+    (y * y).sum().backward()
+    (z * z).sum().backward()
+    for one, other in zip([a, *mine.parameters()], [b, *theirs.parameters()], strict=True):
+        np.testing.assert_allclose(one.grad.numpy(), other.grad.numpy(), rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("options", [
     {"norm_first": True, "activation": "gelu"}, {"batch_first": True, "bias": False}, {}])
 def test_the_encoder_layer_is_pytorchs(options):

@@ -12,11 +12,14 @@ from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.rotary import RotaryPositions
 from gtensor.nn.blocks.workspaces import Block, BlockWorkspace
+from gtensor.nn.hooks import is_plain
 from gtensor.nn.layers import DeviceLike, Dropout, Linear
 from gtensor.nn.module import Module
 from gtensor.nn.normalization import LayerNorm, RMSNorm
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.attention.cached import cached_attention
+from gtensor.ops.attention.packed import packed_attention
+from gtensor.ops.linalg.feed_forward import FUSED
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -125,16 +128,11 @@ class CausalSelfAttention(Module):
                 raise ValueError(f"a cache of {cache.keys.shape[1]} heads was given to attention "
                                  f"with kv_heads={self.kv_heads}; wanted as many")
             return cache.attend(packed, self.positions)
-        turned = self.heads + self.kv_heads
         if self.positions is not None:
-            packed = F.rotary_embedding(
-                packed, *self.positions.tables(0, length, packed), turned, inplace=True)
-        by_head = packed.permute_dims((0, 2, 1, 3))  # (batch, heads, T, features)
-        q, k, v = by_head[:, :self.heads], by_head[:, self.heads:turned], by_head[:, turned:]
-        y = F.scaled_dot_product_attention(
-            q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True,
-            enable_gqa=self.kv_heads < self.heads)
-        return y.permute_dims((0, 2, 1, 3)).reshape((batch, length, width))
+            packed = F.rotary_embedding(packed, *self.positions.tables(0, length, packed),
+                                        self.heads + self.kv_heads, inplace=True)
+        y = packed_attention(packed, self.kv_heads, self.dropout if self.training else 0.0)
+        return y.reshape((batch, length, width))
 
     def extra_repr(self) -> str:
         return f"{self.heads * self.features}, heads={self.heads}, kv_heads={self.kv_heads}"
@@ -221,10 +219,17 @@ class TransformerBlock(Block):
                 residual = mixed_in + h
             with place.saved("norm output"):
                 h = self.norm2(residual)
-            with place.saved("feed-forward"):
-                h = ACTIVATIONS[self.activation](self.linear1(h))
-            with place("feed-forward output"):
-                h = self.dropout(self.linear2(h))
+            if self.activation in FUSED and all(
+                    is_plain(part, Linear) for part in (self.linear1, self.linear2)):
+                with place.saved("feed-forward"):
+                    h = F.feed_forward(h, self.linear1.weight, self.linear1.bias,
+                                       self.linear2.weight, self.linear2.bias, self.activation)
+                h = self.dropout(h)
+            else:
+                with place.saved("feed-forward"):
+                    h = ACTIVATIONS[self.activation](self.linear1(h))
+                with place("feed-forward output"):
+                    h = self.dropout(self.linear2(h))
         y = residual + h
         if self.context is not None and self.training:
             self.context.update(x, y)

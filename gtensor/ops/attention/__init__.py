@@ -1,4 +1,4 @@
-"""Attention; its context is imported with `gtensor.nn`."""
+"""Attention; its context and that of one projection are imported with `gtensor.nn`."""
 
 from gtensor.ops.attention import attention
 

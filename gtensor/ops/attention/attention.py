@@ -83,12 +83,12 @@ def _softmax_change(ns: Namespace, weights: Tensor, change: Tensor) -> Tensor:
     return ns.multiply(weights, ns.subtract(change, mean))
 
 
-def _attention_composed(*primals: Tensor | None, **params: Any) -> Tensor:
+def attention_in_ops(*primals: Tensor | None, **params: Any) -> Tensor:
     weights, dropped = _weights(recorded, primals, **params)
     return recorded.matmul(dropped(weights), primals[2])
 
 
-def _attention_grad_composed(
+def attention_grad_in_ops(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, attended: Tensor,
     largest: Tensor, total: Tensor, *, wanted: tuple[bool, ...], **params: Any,
 ) -> tuple[Tensor | None, ...]:
@@ -110,7 +110,7 @@ def _attention_backward(ns: Namespace, step: Step, g: Array) -> None:
             step.give(i, grads[i])
 
 
-def _attention_tangent(
+def attention_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Any:
     (q, k, v, _), (dq, dk, dv, dmask), scale = primals, tangents, params["scale"]
@@ -137,7 +137,7 @@ def _attention_batch(
     if not any(mapped[:3]):  # the mask alone has no say in the shape
         q, first = spread(ns, q, False, batch_size(inputs, mapped)), True
     given = aligned(ns, (q, *rest), (first, *mapped[1:]))
-    return run(*given, **_once_for_all(params))
+    return run(*given, **once_for_all(params))
 
 
 def _attention_grad_batch(
@@ -147,13 +147,13 @@ def _attention_grad_batch(
     whole = [spread(ns, x, m, size) for x, m in zip(inputs, mapped, strict=True)]
     given: Any = [x if x is None else behind(ns, x, True, ndim) for x in whole]
     if ns is recorded:
-        return _attention_grad_composed(*given, **_once_for_all(params))
-    grads = run(*given, **_once_for_all(params))
+        return attention_grad_in_ops(*given, **once_for_all(params))
+    grads = run(*given, **once_for_all(params))
     return tuple([None if d is None else ns.reshape(d, shape=x.shape)
                   for d, x in zip(grads, whole[1:5], strict=True)])
 
 
-def _once_for_all(params: Params) -> Params:
+def once_for_all(params: Params) -> Params:
     """The parameters of a dropout that all examples share."""
     return {**params, "shared": params.get("shared", 0) + 1}
 
@@ -161,7 +161,7 @@ def _once_for_all(params: Params) -> Params:
 # -- definitions -----------------------------------------------------------------------------------
 
 
-def _attention_reference(
+def attention_reference(
     torch: Any, q: Any, k: Any, v: Any, mask: Any, *, scale: float, is_causal: bool,
     dropout_p: float, seed: int, shared: int = 0,
 ) -> Any:
@@ -198,7 +198,7 @@ _SAMPLES = [
 
 attention_grad = op(
     "attention_grad", **placed(attention_grad_path),
-    backward=None, tangent=None, composed=_attention_grad_composed, batch=_attention_grad_batch,
+    backward=None, tangent=None, composed=attention_grad_in_ops, batch=_attention_grad_batch,
     samples=None,  # its inputs depend on each other: tested through attention
     doc="The gradients of attention from its inputs, its output, its largest scores and its sums.",
 )
@@ -209,9 +209,9 @@ attention = op(
     "attention", flops=of_attention,
     autocast="low", **placed(attention_path), extras="largest total",
     saves=dict.fromkeys(("q", "k", "v", "mask"), _NEEDED),
-    backward=_attention_backward, tangent=_attention_tangent, composed=_attention_composed,
+    backward=_attention_backward, tangent=attention_tangent, composed=attention_in_ops,
     batch=_attention_batch,
-    samples=_SAMPLES, reference=_attention_reference,
+    samples=_SAMPLES, reference=attention_reference,
     doc="softmax(q @ k.mT * scale + mask) @ v, by blocks of weights; dropout follows from `seed`.",
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from gtensor.settings import settings
 if TYPE_CHECKING:
     from gtensor.backend import Device, Scratch
     from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Values
 
 _GPU_BLOCK = 1 << 23  # weights at a time on a GPU: enough to fill it, 32 MiB in float32
 Key = tuple[Any, ...]
@@ -269,29 +268,43 @@ def attention_grad_path(
 
     Sums over blocks are kept in float32 for the half types, the only additional memory.
     """
-    if mask is None and not dropout_p and fused.serves(device, q.dtype, scale):
-        found = fused.gradients(device, g, q, k, v, attended, largest, total, wanted=wanted[:3],
-                                scale=scale, is_causal=is_causal)
-        if found is not None:
-            return *found, None
+    inputs: Any = (q, k, v, mask)
+    made = [fused.laid_as(device, x.shape, x, "attention_grad") if want else None
+            for x, want in zip(inputs, wanted, strict=True)]
+    write_gradients(device, g, q, k, v, mask, attended, largest, total, made, scale=scale,
+                    is_causal=is_causal, dropout_p=dropout_p, seed=seed, shared=shared)
+    return tuple(made)
+
+
+def write_gradients(
+    device: Device, g: Array, q: Array, k: Array, v: Array, mask: Array | None, attended: Array,
+    largest: Array, total: Array, made: Sequence[Array | None], *, scale: float, is_causal: bool,
+    dropout_p: float, seed: int, shared: int = 0
+) -> None:
+    """The same into arrays that are there, None where no gradient is wanted."""
+    if mask is None and not dropout_p and fused.serves(device, q.dtype, scale) and fused.gradients(
+            device, g, q, k, v, attended, largest, total, made[:3], scale=scale,
+            is_causal=is_causal):
+        return
     blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
                      dropout_p=dropout_p, seed=seed, shared=shared)
-    inputs: Values = (q, k, v, mask)
-    sums = [_sum_of(blocks, a, a is not mask) if want else None
-            for a, want in zip(inputs, wanted, strict=True)]
+    sums = [None if x is None else _sum_of(blocks, x, i < 3) for i, x in enumerate(made)]
     with np.errstate(invalid="ignore", over="ignore"):
         for batch, first in blocks.batches():
             for rows in blocks.row_blocks():
                 _attend_backward(
                     blocks, batch, first, rows, (g, attended, largest, total), sums)
-    return tuple(None if added is None else added.astype(a.dtype, copy=False)
-                 for added, a in zip(sums, inputs, strict=True))
+    for place, added in zip(made, sums, strict=True):
+        if place is not None and added is not place:
+            place[...] = added
 
 
-def _sum_of(blocks: _Blocks, like: Array, of_products: bool) -> Array:
-    """Zeros, or memory that one product will write."""
-    total = blocks.device.empty(like.shape, blocks.work, "attention_grad")
-    if not (of_products and blocks.whole and like.shape[:-2] == blocks.lead):
+def _sum_of(blocks: _Blocks, place: Array, of_products: bool) -> Array:
+    """Zeros, or memory that one product will write: the gradient's own in the compute dtype."""
+    total = place
+    if place.dtype != blocks.work:
+        total = blocks.device.empty(place.shape, blocks.work, "attention_grad")
+    if not (of_products and blocks.whole and place.shape[:-2] == blocks.lead):
         total[...] = 0
     return total
 

@@ -8,7 +8,7 @@ axes along which keys and values both repeat. All other calls take the blocks of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import e, log2, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -216,26 +216,26 @@ def attend(
 
 def gradients(
     device: Device, g: Any, q: Array, k: Array, v: Array, attended: Array, largest: Array,
-    totals: Array, *, wanted: tuple[bool, ...], scale: float, is_causal: bool,
-) -> tuple[Array | None, ...] | None:
-    """The gradients of q, k and v, None where not `wanted`; None where the kernels do not serve.
+    totals: Array, made: Sequence[Any], *, scale: float, is_causal: bool,
+) -> bool:
+    """Write the gradients of q, k and v; False, and nothing is written, where no kernel serves.
 
     Args:
         attended: what forward wrote.
         largest, totals: the numbers and sums that it kept.
+        made: where the gradients are written, None where they are not needed.
     """
     if _steps(_at(g), g.ndim - 2) is None or g.data.ptr % 16:  # as the gradient of a sum
         g = device.xp.ascontiguousarray(g)
     read: tuple[Any, ...] = (q, k, v, attended, g)
     if any(x.dtype != q.dtype or x.data.ptr % 16 for x in read) or (
-            largest.strides != totals.strides):
-        return None
-    made = [laid_as(device, x.shape, x, "attention_grad") if want else None
-            for x, want in zip((q, k, v), wanted, strict=True)]
+            largest.strides != totals.strides) or any(
+            x is not None and x.data.ptr % 16 for x in made):
+        return False
     launch = gradient_plan(*map(_at, (*read, largest)),
                            *(None if x is None else _at(x) for x in made), is_causal)
     if launch is None:
-        return None
+        return False
     numbers = device.empty((launch.numbers,), np.float32, "attention_grad")
     dq, dk, dv = (NULL if x is None else x for x in made)
     common = launch.space, scale * log2(e)
@@ -246,4 +246,4 @@ def gradients(
         _KEY_GRADIENTS[launch.size][q.dtype](
             launch.key_grid, (launch.threads,), (q, k, v, g, numbers, dk, dv, *common),
             shared_mem=launch.shared_bytes)
-    return tuple(made)
+    return True

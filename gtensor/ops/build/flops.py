@@ -67,6 +67,13 @@ def of_attention(q: Shape, k: Shape, v: Shape, *others: Shape) -> int:
     return 2 * prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
 
 
+def of_packed_attention(packed: Shape, out: Shape) -> int:
+    """Of an output (..., T, heads, D)."""
+    length, heads, features = out[-3:]
+    by_head = (*out[:-3], heads, length, features)
+    return of_attention(by_head, by_head, by_head)
+
+
 def of_lstm(x: Shape, h0: Shape, c0: Shape, w_ih: Shape, w_hh: Shape, *others: Shape) -> int:
     """The products with both weights, of each row of x (..., T, N, in)."""
     return 2 * prod(x[:-1]) * (prod(w_ih[-2:]) + prod(w_hh[-2:]))

@@ -126,18 +126,22 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     give_parameters(ns, step, g, hidden, (3, 4))
     if not (step.needs(0) or step.needs(1) or step.needs(2)):
         return
-    dbias: Any
+    bias: Any = step.parents[2]
+    # the sums have the dtype of d, so those of a cast bias come from the product that is wider
+    summed = ns is not recorded and step.needs(2) and bias.dtype == g.dtype
+    d: Any
     if ns is recorded:
         d = _hidden_gradient(ns, g, weight2, hidden, kept, activation)
-        dbias = ns.sum(d, axis=tuple(range(-len(d.shape), -1))) if step.needs(2) else None
     else:
         d, dbias = ns.feed_forward_grads(g, weight2, hidden, kept, activation=activation,
-                                         summed=step.needs(2))
-    if step.needs(2):
+                                         summed=summed)
+    if not summed:
+        give_parameters(ns, step, d, x, (1, 2))
+    else:
         step.give(2, dbias)
-    if step.needs(1):
-        buffer, beta = step.into(1, wide=True)
-        step.give(1, ns.linear_grad_weight(d, x, out=buffer, beta=beta))
+        if step.needs(1):
+            buffer, beta = step.into(1, wide=True)
+            step.give(1, ns.linear_grad_weight(d, x, out=buffer, beta=beta))
     if step.needs(0):
         buffer, beta = step.into(0, wide=True)
         step.give(0, ns.linear(d, swapped(ns, weight1), None, out=buffer, beta=beta))

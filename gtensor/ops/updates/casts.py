@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gtensor.backend.multi_tensor import MultiTensor, Tensors, launch_apart
 from gtensor.engine.op import Op
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
+    from gtensor.backend.typing import Array, CudaArray
 
 cast_kernel = MultiTensor("cast", """
 template <typename L, typename X, int tensors, int rows>
@@ -51,7 +52,7 @@ def _cast_gpu(*arrays: Array, out: tuple[Array, ...]) -> tuple[Array, ...]:
     return out
 
 
-def _launch(some: list[list[Array]], which: list[int]) -> None:
+def _launch(some: Sequence[Sequence[CudaArray]], which: Sequence[int]) -> None:
     cast_kernel(Tensors(some, [0] * len(which), [(0.0,)]))
 
 
