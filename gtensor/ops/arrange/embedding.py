@@ -38,7 +38,7 @@ def _gather(
     if isinstance(weight, np.ndarray):
         np.take(weight, indices, axis=0, out=out, mode="clip")  # with "raise" NumPy buffers `out`
     else:
-        out[...] = weight[indices]
+        weight.take(indices, axis=0, out=out)
     return out
 
 
@@ -72,15 +72,20 @@ def _scatter_gpu(
     g: Array, indices: Array, *, rows: int, padding_idx: int | None, out: Array | None = None,
     beta: float = 0.0
 ) -> Array:
-    xp, columns = cupy(), g.shape[-1]
-    total = xp.zeros((rows, columns), computed_in(g.dtype))  # atomics on half types are slow
+    xp, columns, work = cupy(), g.shape[-1], computed_in(g.dtype)
+    total = out
+    if total is None or total.dtype != work:  # atomics on half types are slow
+        total = xp.zeros((rows, columns), work)
+    elif not beta:
+        total[...] = 0
     flat = g.reshape(indices.size, columns).astype(total.dtype, copy=False)  # columns may be 0
     if padding_idx is not None:
         flat = flat * (indices.reshape(-1, 1) != padding_idx)
     xp.add.at(total, indices.reshape(-1), flat)
     if out is None:
         return total.astype(g.dtype, copy=False)
-    out[...] = out + total if beta else total
+    if total is not out:
+        out[...] = out + total if beta else total
     return out
 
 
