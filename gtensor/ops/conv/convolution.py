@@ -189,7 +189,7 @@ def _conv2d_backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight = step.saved
     params = step.params
     if step.needs(1):
-        buffer, beta = step.into(1)
+        buffer, beta = step.into(1, wide=True)  # halves are added up in float32
         step.give(1, ns.conv2d_grad_weight(
             g, x, kernel=step.shape(1)[-2:], out=buffer, beta=beta, **params))
     if step.needs(2):
