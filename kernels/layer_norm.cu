@@ -7,14 +7,13 @@
 // Traffic per element: forward reads 1, writes 1; backward reads 2, writes 1, also with the sums
 // for the parameters; it reads 1 more where it adds to dx. Of a row that is longer than its
 // threads' registers forward reads 3, backward 4.
-// In place: y may be x; dx may be g or x; hence no __restrict__.
+// In place: y may be x where it has x's type; dx may be g or x; hence no __restrict__.
 #include "half.cuh"
 #include "rows.cuh"
 
-template <typename T>
-__global__ void __launch_bounds__(GT_BLOCK, 3)  // at most 80 registers
-    layer_norm_forward(const T *x, const T *weight, const T *bias, T *y, gt_float<T> *mean,
-                       gt_float<T> *rstd, gt_index rows, gt_index columns, double eps) {
+template <typename T, typename Y>
+__device__ void gt_normalize(const T *x, const T *weight, const T *bias, Y *y, gt_float<T> *mean,
+                             gt_float<T> *rstd, gt_index rows, gt_index columns, double eps) {
   typedef gt_float<T> F;
   __shared__ F shared_cells[GT_BLOCK / 32];
   F *const cells = shared_cells;
@@ -44,14 +43,15 @@ __global__ void __launch_bounds__(GT_BLOCK, 3)  // at most 80 registers
       const F variance = gt_row_reduce(squares, cells, gt_sum()) / F(columns);
       const F inverse = F(1) / sqrt(variance + F(eps));
       own.each([&](gt_index column, const auto &packs) {
-        gt_pack<T, W> scale, shift, result;
+        gt_pack<T, W> scale, shift;
+        gt_pack<Y, W> result;
         if (weight) scale = gt_load<W>(weight + column);
         if (bias) shift = gt_load<W>(bias + column);
         for (int w = 0; w < W; ++w) {
           F value = (gt_up(packs[0].values[w]) - average) * inverse;
           if (weight) value *= gt_up(scale.values[w]);
           if (bias) value += gt_up(shift.values[w]);
-          result.values[w] = gt_down<T>(value);
+          result.values[w] = gt_down<Y>(gt_float<Y>(value));
         }
         gt_store(y + row * columns + column, result);
       });
@@ -61,6 +61,30 @@ __global__ void __launch_bounds__(GT_BLOCK, 3)  // at most 80 registers
       }
     }
   });
+}
+
+template <typename T>
+__global__ void __launch_bounds__(GT_BLOCK, 3)  // at most 80 registers
+    layer_norm_forward(const T *x, const T *weight, const T *bias, T *y, gt_float<T> *mean,
+                       gt_float<T> *rstd, gt_index rows, gt_index columns, double eps) {
+  gt_normalize(x, weight, bias, y, mean, rstd, rows, columns, eps);
+}
+
+// The same into the halves that products read under autocast.
+template <typename T>
+__global__ void __launch_bounds__(GT_BLOCK, 3)  // at most 80 registers
+    layer_norm_forward_float16(const T *x, const T *weight, const T *bias, __half *y,
+                               gt_float<T> *mean, gt_float<T> *rstd, gt_index rows,
+                               gt_index columns, double eps) {
+  gt_normalize(x, weight, bias, y, mean, rstd, rows, columns, eps);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(GT_BLOCK, 3)  // at most 80 registers
+    layer_norm_forward_bfloat16(const T *x, const T *weight, const T *bias, __nv_bfloat16 *y,
+                                gt_float<T> *mean, gt_float<T> *rstd, gt_index rows,
+                                gt_index columns, double eps) {
+  gt_normalize(x, weight, bias, y, mean, rstd, rows, columns, eps);
 }
 
 // The sums over a block's rows of g * xhat (0) and of g (1), each with its rounding errors: four

@@ -29,6 +29,11 @@ template <int bytes>
 struct gt_access;
 
 template <>
+struct gt_access<4> {
+  typedef unsigned type;
+};
+
+template <>
 struct gt_access<8> {
   typedef uint2 type;
 };

@@ -20,6 +20,7 @@ from gtensor.nn.containers import ModuleList
 from gtensor.nn.context import SharedAttentionContext
 from gtensor.nn.layers import DeviceLike, Dropout, Embedding, Linear
 from gtensor.nn.module import Module
+from gtensor.nn.normalization import normalized
 from gtensor.nn.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class GPT(Stack):
                 with place.saved(f"stream {(i + 1) % 2}"):
                     x = block(x, None if state is None else state[i])
             with place.saved("norm output"):
-                return self.norm(x)
+                return normalized(self.norm, x, for_products=True)
 
     def _scores(self, x: Tensor) -> Tensor:
         return F.linear(x, (self.embedding if self.head is None else self.head).weight)

@@ -16,7 +16,7 @@ from gtensor.nn import init
 from gtensor.nn.hooks import is_plain
 from gtensor.nn.layers import DeviceLike, Dropout, Linear
 from gtensor.nn.module import Module
-from gtensor.nn.normalization import LayerNorm
+from gtensor.nn.normalization import LayerNorm, normalized
 from gtensor.nn.parameter import Parameter
 from gtensor.ops import where
 from gtensor.ops.attention.attention import attention_weights
@@ -105,8 +105,7 @@ class MultiheadAttention(Module):
             raise ValueError(f"MultiheadAttention was given a query of shape {query.shape}, a key "
                              f"of shape {key.shape} and a value of shape {value.shape}; wanted "
                              "three of 2 or 3 dimensions")
-        axes = (0, 1, 2) if self.batch_first or not batched else (1, 0, 2)
-        inputs = [x.permute_dims(axes) if batched else x.reshape((1, *x.shape))
+        inputs = [self._batch_first(x) if batched else x.reshape((1, *x.shape))
                   for x in (query, key, value)]
         if is_causal and key_padding_mask is None and not need_weights:
             attn_mask = None
@@ -118,7 +117,7 @@ class MultiheadAttention(Module):
             packed = F.linear(inputs[0], self.in_proj_weight, self.in_proj_bias)
             y = packed_attention(self._split(packed, 3 * self.num_heads), self.num_heads, p,
                                  is_causal)
-            return self._output(y, axes, batched), None
+            return self._output(y, batched), None
         q, k, v = (x.permute_dims((0, 2, 1, 3)) for x in self._projected(*inputs))
         weights = None
         if need_weights:
@@ -132,12 +131,16 @@ class MultiheadAttention(Module):
             y = F.scaled_dot_product_attention(q, k, v, mask, p, is_causal)
         if weights is not None and not batched:
             weights = weights[0]
-        return self._output(y.permute_dims((0, 2, 1, 3)), axes, batched), weights
+        return self._output(y.permute_dims((0, 2, 1, 3)), batched), weights
 
-    def _output(self, y: Tensor, axes: tuple[int, int, int], batched: bool) -> Tensor:
+    def _batch_first(self, x: Tensor) -> Tensor:
+        """x with the batch first, and the other way round."""
+        return x if self.batch_first else x.permute_dims((1, 0, 2))
+
+    def _output(self, y: Tensor, batched: bool) -> Tensor:
         """What the heads (N, L, heads, features) make together."""
         made: Tensor = self.out_proj(y.reshape((*y.shape[:2], self.embed_dim)))
-        return made.permute_dims(axes) if batched else made[0]
+        return self._batch_first(made) if batched else made[0]
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Queries, keys and values after their linear maps, (N, L, heads, features)."""
@@ -225,8 +228,9 @@ class TransformerEncoderLayer(Module):
         """Masks as in MultiheadAttention; the same shape out."""
         masks = (src_mask, src_key_padding_mask, is_causal)
         if self.norm_first:
-            x = src + self._attended(self.norm1(src), *masks)
-            return x + self._transformed(self.norm2(x))
+            h = normalized(self.norm1, src, is_plain(self.self_attn, MultiheadAttention))
+            x = src + self._attended(h, *masks)
+            return x + self._transformed(normalized(self.norm2, x, is_plain(self.linear1, Linear)))
         x = self.norm1(src + self._attended(src, *masks))
         return self.norm2(x + self._transformed(x))
 

@@ -9,10 +9,13 @@ from gtensor.array.creation import empty, zeros
 from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
+from gtensor.nn.hooks import is_plain
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.build.arguments import want_tensors
+from gtensor.ops.norms.layer_norm import layer_norm_for_products
+from gtensor.ops.norms.rms_norm import rms_norm_for_products
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -97,6 +100,16 @@ class RMSNorm(_RowNorm):
     def forward(self, x: Tensor) -> Tensor:
         """(..., *normalized_shape), the same shape out."""
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+
+def normalized(norm: Module, x: Tensor, for_products: bool) -> Tensor:
+    """norm(x); if only products read it, row norms write what these cast to under `gt.autocast`."""
+    if for_products and isinstance(norm, LayerNorm) and is_plain(norm, LayerNorm):
+        return layer_norm_for_products(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+    if for_products and isinstance(norm, RMSNorm) and is_plain(norm, RMSNorm):
+        return rms_norm_for_products(x, norm.normalized_shape, norm.weight, norm.eps)
+    made: Tensor = norm(x)
+    return made
 
 
 class GroupNorm(Module):

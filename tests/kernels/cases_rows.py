@@ -172,6 +172,11 @@ def _layer_norm(
         assert_close(y, wanted, dtype, factor=4.0)
         if centred:
             assert_close(mean, exact(x).mean(-1), statistics)
+        for low in ("float16", "bfloat16"):
+            narrow = unwritten(shape, np.dtype(low))
+            executor.raw(file, f"layer_norm_forward_{low}", dtype, grid, block,
+                         [x, weight, bias, narrow, mean, rstd, rows, columns, 1e-5])
+            assert_close(narrow, wanted, np.dtype(low), factor=4.0)
 
         g = normal(rng, shape, dtype)
         wanted.backward(exact(g))

@@ -15,7 +15,7 @@ from gtensor.nn.blocks.workspaces import Block, BlockWorkspace
 from gtensor.nn.hooks import is_plain
 from gtensor.nn.layers import DeviceLike, Dropout, Linear
 from gtensor.nn.module import Module
-from gtensor.nn.normalization import LayerNorm, RMSNorm
+from gtensor.nn.normalization import LayerNorm, RMSNorm, normalized
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.attention.cached import cached_attention
 from gtensor.ops.attention.packed import packed_attention
@@ -210,17 +210,18 @@ class TransformerBlock(Block):
                 with place.saved("context"):
                     mixed_in = self.context.apply(x)
             with place.saved("norm output"):
-                h = self.norm1(mixed_in)
+                h = normalized(
+                    self.norm1, mixed_in, is_plain(self.self_attn, CausalSelfAttention))
             with place.saved("mixing"):
                 h = self.self_attn.mixed(h, cache)
             with place("mixing output"):
                 h = self.dropout(self.self_attn.out_proj(h))
             with place.saved("residual"):
                 residual = mixed_in + h
+            plain = is_plain(self.linear1, Linear)
             with place.saved("norm output"):
-                h = self.norm2(residual)
-            if self.activation in FUSED and all(
-                    is_plain(part, Linear) for part in (self.linear1, self.linear2)):
+                h = normalized(self.norm2, residual, plain)
+            if self.activation in FUSED and plain and is_plain(self.linear2, Linear):
                 with place.saved("feed-forward"):
                     h = F.feed_forward(h, self.linear1.weight, self.linear1.bias,
                                        self.linear2.weight, self.linear2.bias, self.activation)

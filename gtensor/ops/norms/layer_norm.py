@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gtensor.engine.bind import FLOAT32
+from gtensor.engine.context import current_casts
+from gtensor.engine.levels import Traced
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
+from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.build.batching import in_dtype
 from gtensor.ops.norms import batching
 from gtensor.ops.norms import row_norm_paths as paths
 
@@ -58,7 +62,7 @@ def _dweight_recorded(g: Any, x: Any, *, dims: int, eps: float) -> Any:
 
 def _backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight, mean, rstd = step.saved
-    params = step.params
+    params = {name: step.params[name] for name in ("dims", "eps")}
     if step.needs(1) and ns is not recorded:
         needs = step.needs(0), True, step.needs(2)
         give_all(step, ns.layer_norm_grads(
@@ -98,10 +102,12 @@ def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, param
     for term in (None if dweight is None else xhat * dweight, dbias):
         if term is not None:
             change = term if change is None else change + term
-    return ns.broadcast_to(change, shape=out.shape)
+    return ns.broadcast_to(in_dtype(ns, change, out.dtype), shape=out.shape)
 
 
-def _reference(torch: Any, x: Any, weight: Any, bias: Any, *, dims: int, eps: float) -> Any:
+def _reference(
+    torch: Any, x: Any, weight: Any, bias: Any, *, dims: int, eps: float, dtype: None = None
+) -> Any:
     return torch.nn.functional.layer_norm(x, x.shape[x.ndim - dims:], weight, bias, eps)
 
 
@@ -130,8 +136,32 @@ layer_norm_op = op(
                                       ((2, 3, 4), None, 1), ((0, 3), (3,), 1))],
     reference=_reference,
     doc="(x - mean) / sqrt(var + eps) * weight + bias over the last axes. Parameters: dims (how "
-        "many), eps.",
+        "many), eps, dtype of the output.",
 )
+
+
+def written_low(op: Op, *inputs: Tensor | None, **params: Any) -> Tensor:
+    """A row norm for products alone: under `gt.autocast` it writes the dtype that they compute in.
+
+    Its gradient is float32 then, as if they had cast a float32 output.
+    """
+    casts = current_casts()
+    if casts is None or any(x is not None and (isinstance(x, Traced) or x.dtype != FLOAT32)
+                            for x in inputs):
+        return op(*inputs, **params)
+    y = op(*inputs, dtype=casts.dtype, **params)
+    if y._node is not None:
+        y._node.dtype = FLOAT32
+    return y
+
+
+def layer_norm_for_products(
+    input: Tensor, normalized_shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """As `layer_norm`; see `written_low`."""
+    check_rows("layer_norm", input, normalized_shape, weight=weight, bias=bias)
+    return written_low(layer_norm_op, input, weight, bias, dims=len(normalized_shape), eps=eps)
 
 
 def layer_norm(

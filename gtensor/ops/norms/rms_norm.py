@@ -14,10 +14,11 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.batching import in_dtype
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.norms import batching
 from gtensor.ops.norms import row_norm_paths as paths
-from gtensor.ops.norms.layer_norm import check_rows, give_all, place
+from gtensor.ops.norms.layer_norm import check_rows, give_all, place, written_low
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
@@ -92,15 +93,16 @@ def _dweight_recorded(g: Any, x: Any, *, dims: int, eps: float) -> Any:
 
 def _backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight, rstd = step.saved
+    params = {name: step.params[name] for name in ("dims", "eps")}
     if step.needs(1) and ns is not recorded:
         needs = step.needs(0), True, False
         give_all(step, ns.rms_norm_grads(
-            g, x, weight, rstd, needs=needs, **place(step, g), **step.params))
+            g, x, weight, rstd, needs=needs, **place(step, g), **params))
         return
     if step.needs(1):
-        step.give(1, _dweight_recorded(g, x, **step.params))
+        step.give(1, _dweight_recorded(g, x, **params))
     if step.needs(0):
-        step.give(0, ns.rms_norm_dx(g, x, weight, rstd, **place(step, g), **step.params))
+        step.give(0, ns.rms_norm_dx(g, x, weight, rstd, **place(step, g), **params))
 
 
 def _tangent(
@@ -115,13 +117,15 @@ def _tangent(
     if dweight is not None:
         term = x * rstd * dweight
         change = term if change is None else change + term
-    return change
+    return in_dtype(ns, change, out.dtype)
 
 
 # -- definitions -----------------------------------------------------------------------------------
 
 
-def _reference(torch: Any, x: Any, weight: Any, *, dims: int, eps: float) -> Any:
+def _reference(
+    torch: Any, x: Any, weight: Any, *, dims: int, eps: float, dtype: None = None
+) -> Any:
     return torch.nn.functional.rms_norm(x, x.shape[x.ndim - dims:], weight, eps)
 
 
@@ -150,7 +154,7 @@ rms_norm_op = op(
                                       ((2, 3, 4), None, 1), ((0, 3), (3,), 1))],
     reference=_reference,
     doc="x / sqrt(mean(x * x) + eps) * weight over the last axes. Parameters: dims (how many), "
-        "eps.",
+        "eps, dtype of the output.",
 )
 
 
@@ -170,6 +174,20 @@ def rms_norm(
     Source: Zhang and Sennrich, "Root mean square layer normalization", 2019.
     """
     row = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    return rms_norm_op(input, weight, **_params(input, row, weight, eps))
+
+
+def rms_norm_for_products(
+    input: Tensor, normalized_shape: tuple[int, ...], weight: Tensor | None, eps: float | None
+) -> Tensor:
+    """As `rms_norm`; see `written_low`."""
+    return written_low(rms_norm_op, input, weight, **_params(input, normalized_shape, weight, eps))
+
+
+def _params(
+    input: Tensor, row: tuple[int, ...], weight: Tensor | None, eps: float | None
+) -> Params:
+    """The op's parameters. Raises as `check_rows`."""
     check_rows("rms_norm", input, row, weight=weight)
     added = np.finfo(computed_in(input.dtype)).eps if eps is None else eps
-    return rms_norm_op(input, weight, dims=len(row), eps=float(added))
+    return {"dims": len(row), "eps": float(added)}

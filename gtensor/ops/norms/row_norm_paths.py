@@ -120,12 +120,12 @@ def _store(out: np.ndarray, key: Tile, computed: np.ndarray) -> None:
 
 def forward_cpu(
     x: Array, weight: Array | None, bias: Array | None, *, dims: int, eps: float,
-    out: Array | None = None, centred: bool = True,
+    dtype: np.dtype | None = None, out: Array | None = None, centred: bool = True,
 ) -> tuple[Array, Array | None, Array]:
-    """(x - mean) * rstd * weight + bias, mean (None unless centred), rstd."""
+    """(x - mean) * rstd * weight + bias in a dtype (x's), mean (None unless centred), rstd."""
     if out is None:
-        out = host().empty(x.shape, x.dtype, "row_norm")
-    if 0 < x.size < SMALL and x.itemsize > 2 and out.flags.c_contiguous:
+        out = host().empty(x.shape, dtype or x.dtype, "row_norm")
+    if 0 < x.size < SMALL and x.itemsize > 2 and out.flags.c_contiguous and out.dtype == x.dtype:
         return out, *_forward_small(x, weight, bias, dims, eps, out, centred)
     rows = _Rows(x, dims)
     mean = host().empty(rows.lead, rows.work, "row_norm") if centred else None
@@ -267,6 +267,8 @@ def grads_cpu(
 # -- GPU -----------------------------------------------------------------------------------------
 
 _FORWARD = raw("layer_norm.cu", "layer_norm_forward")
+_FORWARD_LOW = {name: raw("layer_norm.cu", f"layer_norm_forward_{name}")
+                for name in ("float16", "bfloat16")}
 _BACKWARD = raw("layer_norm.cu", "layer_norm_backward")
 _PARAMETERS = raw("layer_norm.cu", "layer_norm_parameters")
 
@@ -281,15 +283,16 @@ def _counts(x: Array, dims: int) -> tuple[int, int]:
 
 def forward_gpu(
     x: Array, weight: Array | None, bias: Array | None, *, dims: int, eps: float,
-    out: Array | None = None, centred: bool = True,
+    dtype: np.dtype | None = None, out: Array | None = None, centred: bool = True,
 ) -> tuple[Array, Array | None, Array]:
     """As forward_cpu."""
     xp, work = cupy(), computed_in(x.dtype)
     lead = x.shape[:x.ndim - dims]
-    y, rstd = xp.empty(x.shape, x.dtype), xp.empty(lead, work)
+    y, rstd = xp.empty(x.shape, dtype or x.dtype), xp.empty(lead, work)
     mean = xp.empty(lead, work) if centred else None
     rows, columns = _counts(x, dims)
-    _FORWARD[x.dtype](*packed_launch(rows, columns, x.itemsize), (
+    kernel = _FORWARD if y.dtype == x.dtype else _FORWARD_LOW[y.dtype.name]
+    kernel[x.dtype](*packed_launch(rows, columns, x.itemsize), (
         _dense(x, x.dtype), _dense(weight, x.dtype), _dense(bias, x.dtype), y,
         NULL if mean is None else mean, rstd, rows, columns, float(eps)))
     if out is None:

@@ -84,6 +84,29 @@ def test_gradients_are_numeric_ones_and_those_of_a_checkpoint(kind):
         assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_with_hooks_are_what_the_block_does_at_once(kind):
+    """Under autocast, too, where a norm that only products read writes their dtype."""
+    block = made(kind, np.float32)
+    values = gt.tensor(random(2, 5, WIDTH, dtype=np.float32))
+    found = []
+    for hooked in (False, True):
+        seen: list[np.dtype] = []
+        if hooked:
+            for part in (block.norm1, block.norm2, block.linear1, block.linear2):
+                part.register_forward_hook(
+                    lambda module, args, y, seen=seen: seen.append(y.dtype))
+        block.zero_grad()
+        x = values.clone().requires_grad_()
+        with gt.autocast("bfloat16"):
+            y = block(x)
+        (y * y).sum().backward()
+        found.append([y.numpy(), x.grad.numpy(), *(p.grad.numpy() for p in block.parameters())])
+        assert seen == [gt.float32, gt.float32, gt.bfloat16, gt.bfloat16][:4 * hooked]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 def test_groups_of_heads_share_keys_and_values():
     """With one head of keys repeated for each head of queries the result is the same."""
     grouped, plain = made("llama"), TransformerBlock(WIDTH, HEADS, dtype=np.float64)
