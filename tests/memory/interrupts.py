@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import simulated
 
 
@@ -74,13 +75,16 @@ def interrupt_after(place: int, run: Callable[[], object], number: int | None = 
     before, collects, hook = sys.gettrace(), gc.isenabled(), sys.unraisablehook
     sys.unraisablehook = told
     gc.disable()  # an interrupt inside a callback of the collector would be swallowed there
-    sys.settrace(trace)
     try:
-        run()
+        with np.errstate():  # an interrupt within NumPy's own block of the kind leaves its state
+            sys.settrace(trace)
+            try:
+                run()
+            finally:
+                sys.settrace(before)
     except Interrupt:
         pass
     finally:
-        sys.settrace(before)
         sys.unraisablehook = hook
         called.clear()  # the frames, and with them what the interrupt left to be freed
         if collects:
