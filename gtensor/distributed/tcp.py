@@ -32,20 +32,26 @@ _CHALLENGE = struct.Struct("!8s16s")  # of rank 0: the name, and a number
 _HELLO = struct.Struct("!II16s32s")  # the answer: rank, size, a number, a signature
 _SIGNATURE = 32  # bytes: rank 0's, of that number
 _GUESTS = 256  # connections that have not said so yet, at most; the oldest is dropped
+_GATHERED, _EXCHANGED = b"g", b"e"  # kinds of texts
 _MOST = 1 << 28  # bytes of a text
 _PAUSE = 0.05  # seconds between attempts to connect
 
 
 class Turn:
-    """Texts of all ranks, on their way."""
+    """Texts of all ranks, on their way. Each is sent with its kind, which is its first letter."""
 
-    def __init__(self, text: bytes) -> None:
-        self.text = text
+    def __init__(self, kind: bytes, text: bytes) -> None:
+        self.sent = kind + text
+        self.alike = False  # whether all are of this kind, once they are there
         self._ended = threading.Event()
         self._found: list[bytes] | DistributedError
 
     def end(self, found: list[bytes] | DistributedError) -> None:
-        self._found = found
+        if isinstance(found, DistributedError):
+            self._found = found
+        else:
+            self.alike = all(each[:1] == self.sent[:1] for each in found)
+            self._found = [each[1:] for each in found]
         self._ended.set()
 
     def done(self) -> bool:
@@ -64,7 +70,9 @@ class Turn:
 class Star:
     """An end of the connections: `links` are all other ranks' on rank 0, else that to rank 0.
 
-    A thread exchanges texts in the order of the calls, so that no call waits for another rank.
+    A thread exchanges texts in the order of the calls, so that no call waits for another rank. Each
+    says whether it is gathered or exchanged: where signatures differ, the ranks exchange their
+    texts after different numbers of signatures, as asynchronous calls have sent theirs.
     """
 
     def __init__(self, rank: int, size: int, links: list[socket.socket], seconds: float) -> None:
@@ -77,10 +85,20 @@ class Star:
         finalize(self, self._turns.put, None)
 
     def exchange(self, text: bytes, seconds: float) -> list[bytes] | None:
-        return self.gather(text).wait(seconds)
+        """Sent again for each signature with which another rank takes its turn: all ranks see the
+        same turns, so it ends for all of them at the first one without a signature."""
+        end = time.monotonic() + seconds
+        while True:
+            turn = self._next(_EXCHANGED, text)
+            found = turn.wait(max(0.0, end - time.monotonic()))
+            if found is None or turn.alike:
+                return found
 
     def gather(self, text: bytes) -> Turn:
-        turn = Turn(text)
+        return self._next(_GATHERED, text)
+
+    def _next(self, kind: bytes, text: bytes) -> Turn:
+        turn = Turn(kind, text)
         self._turns.put(turn)
         return turn
 
@@ -113,10 +131,10 @@ def _exchange(rank: int, size: int, links: list[socket.socket],
     while (turn := turns.get()) is not None:
         try:
             if rank:
-                _send(links[0], turn.text)
+                _send(links[0], turn.sent)
                 turn.end([_receive(links[0]) for _ in range(size)])
                 continue
-            texts = [turn.text, *map(_receive, links)]
+            texts = [turn.sent, *map(_receive, links)]
             for link in links:
                 for text in texts:
                     _send(link, text)

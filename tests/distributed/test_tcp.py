@@ -11,10 +11,13 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
-from distributed.ranks import free_port, until
-from gtensor.distributed import DistributedError, environment, tcp
+from distributed.ranks import Meeting as Threads
+from distributed.ranks import free_port, in_threads, until
+from distributed.test_communicator import DIFFERENT
+from gtensor.distributed import Communicator, DistributedError, environment, tcp
 from gtensor.distributed.environment import SECRET, Meeting
 
 SECONDS = 120.0  # of a meeting
@@ -124,6 +127,42 @@ def test_texts_are_gathered_in_the_order_of_calls_and_no_call_waits() -> None:
     late = [stars[1].gather(text) for text in (b"c", b"d")]
     until(lambda: all(turn.done() for turn in early + late))
     assert [turn.wait(0.0) for turn in early + late] == [[b"a", b"c"], [b"b", b"d"]] * 2
+    closed(stars)
+
+
+class OverTcp(Threads):
+    """The engine of one thread, with what processes of NCCL have without MPI."""
+
+    def __init__(self, meeting: Any, rank: int, star: tcp.Star) -> None:
+        super().__init__(meeting, rank)
+        self.exchange, self.gather = star.exchange, star.gather  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_calls_that_differ_are_named_whatever_the_ranks_have_called_since(kind: str) -> None:
+    """Before rank 0 makes its call, ranks 1 and 2 make one and two more, which go on."""
+    ranks = Ranks(3)
+    for rank in range(3):
+        ranks.start(rank)
+    stars, ahead = ranks.joined(), threading.Barrier(3)
+
+    def run(given: Any) -> str:
+        comm = Communicator(OverTcp(given._engine.meeting, given.rank, stars[given.rank]), SECONDS)
+        a, b = np.ones(2), np.ones((3, 2))
+        if not comm.rank:
+            ahead.wait(SECONDS)
+        with pytest.raises(DistributedError) as error:
+            work = DIFFERENT[kind][comm.rank > 0](comm, a, b, True)
+            for _ in range(comm.rank):
+                comm.all_reduce(np.ones(2), async_op=True)
+            if comm.rank:
+                ahead.wait(SECONDS)
+            work.wait()
+        return str(error.value)
+
+    told, = {*in_threads(3, run)}
+    assert told.startswith("the ranks make different calls: rank 0 of 3: ")
+    assert "; rank 1 of 3: " in told and told.count("test_communicator.py:") == 2
     closed(stars)
 
 
