@@ -31,10 +31,11 @@ _NAME = b"gtensor2"
 _CHALLENGE = struct.Struct("!8s16s")  # of rank 0: the name, and a number
 _HELLO = struct.Struct("!II16s32s")  # the answer: rank, size, a number, a signature
 _SIGNATURE = 32  # bytes: rank 0's, of that number
-_GUESTS = 256  # connections that have not said so yet, at most; the oldest is dropped
+_GUESTS = 256  # connections that have not said so yet, at most, beside two for each rank
+_AGE = 30.0  # seconds after which one of them is dropped, if there are so many
 _GATHERED, _EXCHANGED = b"g", b"e"  # kinds of texts
 _MOST = 1 << 28  # bytes of a text
-_PAUSE = 0.05  # seconds between attempts to connect
+_PAUSE = 0.05  # seconds between attempts to connect, and looks whether more can be accepted
 
 
 class Turn:
@@ -192,6 +193,7 @@ class _Guest:
 
     def __init__(self, link: socket.socket) -> None:
         self.link, self.number, self.said = link, os.urandom(16), b""
+        self.since = time.monotonic()
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         link.send(_CHALLENGE.pack(_NAME, self.number))
@@ -219,9 +221,14 @@ def _signed(*parts: bytes) -> bytes:
 
 
 def _accepted(server: socket.socket, size: int, end: float) -> list[socket.socket]:
-    """Connections of all other ranks, by rank. What is no rank is dropped, and holds up none."""
+    """Connections of all other ranks, by rank. What is no rank is dropped, and holds up none.
+
+    While there are too many connections of which nothing is known, no more are accepted: a rank
+    whose answer takes its time is not pushed out by those that come after it.
+    """
     found: dict[int, socket.socket] = {}
     guests: dict[object, _Guest] = {}  # by connection, the oldest first
+    accepts = True
     with selectors.DefaultSelector() as selector:
         server.setblocking(False)
         selector.register(server, selectors.EVENT_READ)
@@ -232,7 +239,19 @@ def _accepted(server: socket.socket, size: int, end: float) -> list[socket.socke
 
         try:
             while len(found) < size - 1:
-                for key, _ in selector.select(_left(end)):
+                if full := len(guests) >= 2 * size + _GUESTS:
+                    for guest in [*guests.values()]:
+                        if time.monotonic() >= guest.since + _AGE:
+                            leave(guest)
+                            guest.link.close()
+                if full == accepts:
+                    accepts = not full
+                    if accepts:
+                        selector.register(server, selectors.EVENT_READ)
+                    else:
+                        selector.unregister(server)
+                for key, _ in selector.select(min(_PAUSE, _left(end) or _PAUSE) if full
+                                              else _left(end)):
                     if key.fileobj is server:
                         guest = _welcomed(server)
                         if guest is not None:
@@ -248,10 +267,6 @@ def _accepted(server: socket.socket, size: int, end: float) -> list[socket.socke
                         if said is not None:
                             leave(guest)
                             _seat(guest.link, *said, found, size, end)
-                    if len(guests) > _GUESTS:
-                        oldest = next(iter(guests.values()))
-                        leave(oldest)
-                        oldest.link.close()
             for link in found.values():
                 _send(link, b"", end)
         except BaseException:

@@ -117,6 +117,24 @@ def test_strangers_hold_up_nobody_and_do_not_come_in() -> None:
     closed(stars)
 
 
+def test_a_slow_rank_is_not_pushed_out_by_those_that_come_after_it(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp, "_GUESTS", 0)  # so six may be silent
+    ranks = Ranks(3)
+    ranks.start(0)
+    with ranks.stranger() as slow, ExitStack() as open_links:
+        strangers = [open_links.enter_context(ranks.stranger()) for _ in range(9)]
+        for stranger in strangers[:5]:
+            assert len(read(stranger, tcp._CHALLENGE.size)) == tcp._CHALLENGE.size
+        hello(slow, 1, 3)
+        assert read(slow, tcp._SIGNATURE + 4)[-4:] == bytes(4)  # accepted
+        monkeypatch.setattr(tcp, "_AGE", 0.0)
+        ranks.start(2)
+        assert read(slow, 4) == bytes(4)  # so is rank 2, for whom the strangers were dropped
+        closed(ranks.joined())
+
+
 def test_texts_are_gathered_in_the_order_of_calls_and_no_call_waits() -> None:
     ranks = Ranks(2)
     for rank in range(2):
