@@ -18,7 +18,7 @@ import socket
 import struct
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from ipaddress import ip_address
 from math import inf
 from typing import NoReturn
@@ -223,12 +223,12 @@ def _signed(*parts: bytes) -> bytes:
 def _accepted(server: socket.socket, size: int, end: float) -> list[socket.socket]:
     """Connections of all other ranks, by rank. What is no rank is dropped, and holds up none.
 
-    While there are too many connections of which nothing is known, no more are accepted: a rank
-    whose answer takes its time is not pushed out by those that come after it.
+    While there are too many connections of which nothing is known, or too many open files, no more
+    are accepted: a rank whose answer takes its time is not pushed out by those that come after it.
     """
     found: dict[int, socket.socket] = {}
     guests: dict[object, _Guest] = {}  # by connection, the oldest first
-    accepts = True
+    accepts, rests = True, 0.0  # until this time
     with selectors.DefaultSelector() as selector:
         server.setblocking(False)
         selector.register(server, selectors.EVENT_READ)
@@ -239,7 +239,8 @@ def _accepted(server: socket.socket, size: int, end: float) -> list[socket.socke
 
         try:
             while len(found) < size - 1:
-                if full := len(guests) >= 2 * size + _GUESTS:
+                full = len(guests) >= 2 * size + _GUESTS or time.monotonic() < rests
+                if full:
                     for guest in [*guests.values()]:
                         if time.monotonic() >= guest.since + _AGE:
                             leave(guest)
@@ -253,10 +254,15 @@ def _accepted(server: socket.socket, size: int, end: float) -> list[socket.socke
                 for key, _ in selector.select(min(_PAUSE, _left(end) or _PAUSE) if full
                                               else _left(end)):
                     if key.fileobj is server:
-                        guest = _welcomed(server)
+                        try:
+                            link, _ = server.accept()
+                        except OSError:  # it has gone, or too many files are open
+                            rests = time.monotonic() + _PAUSE
+                            continue
+                        guest = _welcomed(link)
                         if guest is not None:
-                            guests[guest.link] = guest
-                            selector.register(guest.link, selectors.EVENT_READ)
+                            guests[link] = guest
+                            selector.register(link, selectors.EVENT_READ)
                     elif (guest := guests.get(key.fileobj)) is not None:
                         try:
                             said = guest.hello()
@@ -279,14 +285,12 @@ def _accepted(server: socket.socket, size: int, end: float) -> list[socket.socke
     return [found[rank] for rank in range(1, size)]
 
 
-def _welcomed(server: socket.socket) -> _Guest | None:
-    """Who connects next; None if it has gone again."""
-    with suppress(OSError):
-        link, _ = server.accept()
-        try:
-            return _Guest(link)
-        except OSError:
-            link.close()
+def _welcomed(link: socket.socket) -> _Guest | None:
+    """Who has connected; None if it has gone again."""
+    try:
+        return _Guest(link)
+    except OSError:
+        link.close()
     return None
 
 

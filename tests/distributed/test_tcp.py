@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
 import socket
@@ -9,7 +10,7 @@ import struct
 import threading
 from contextlib import ExitStack
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -133,6 +134,22 @@ def test_a_slow_rank_is_not_pushed_out_by_those_that_come_after_it(
         ranks.start(2)
         assert read(slow, 4) == bytes(4)  # so is rank 2, for whom the strangers were dropped
         closed(ranks.joined())
+
+
+def test_rank_0_pauses_while_it_has_too_many_files_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    class Full(socket.socket):
+        def accept(self) -> Any:
+            tried.append(self)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(tcp, "_PAUSE", SECONDS)
+    monkeypatch.setattr(tcp, "_left", Mock(side_effect=[0.05, 0.05, 0.05, TimeoutError]))
+    with (Full(fileno=socket.create_server(("127.0.0.1", 0)).detach()) as server,
+          socket.create_connection(server.getsockname()), pytest.raises(TimeoutError)):
+        tcp._accepted(server, 2, 0.0)
+    assert len(tried) == 1
 
 
 def test_texts_are_gathered_in_the_order_of_calls_and_no_call_waits() -> None:
