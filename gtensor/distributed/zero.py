@@ -29,7 +29,7 @@ from gtensor.ops.updates import optimizer_kernels
 from gtensor.optim import SGD, Adam, AdamW, Lion
 from gtensor.optim.optimizer import Group, Optimizer, Parameters
 from gtensor.system.documents import UNLOADED, Facts
-from gtensor.system.interrupts import undivided
+from gtensor.system.interrupts import undivided_wait
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -259,8 +259,8 @@ class ZeroOptimizer(Optimizer):
         """Update this rank's part of the parameters, and gather those of all ranks.
 
         Whole or not at all, as the optimizer's own, unless the ranks cannot exchange the parameters
-        (DistributedError): then go on from a checkpoint. Raises as the optimizer's own; nothing is
-        changed then.
+        (DistributedError), or Ctrl-C comes twice while they do: then go on from a checkpoint.
+        Raises as the optimizer's own; nothing is changed then.
         """
         loss = None
         if closure is not None:
@@ -271,7 +271,7 @@ class ZeroOptimizer(Optimizer):
             inner.update({name: value for name, value in mine.items() if name != "params"})
         self.inner.skip = self.skip
         outgoing = [(band, band.outgoing()) for band in self._bands()]
-        with undivided(), no_grad():
+        with undivided_wait(), no_grad():
             self.inner.step()
             self._whole, self._ready = None, False
             self.inner.zero_grad()

@@ -16,7 +16,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.nn.utils import by_dtype
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.system.documents import UNLOADED, Facts
-from gtensor.system.interrupts import undivided
+from gtensor.system.interrupts import undivided, undivided_wait
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -177,7 +177,7 @@ class GradScaler:
         if self._stages.get(optimizer) != _UNSCALED:
             raise RuntimeError(f"step() of a GradScaler was given an {type(optimizer).__name__} "
                                "without gradients; wanted backward() before")
-        with undivided():
+        with undivided_wait():
             result = self._stepped(optimizer, self._found[optimizer])
             self._stages[optimizer] = _STEPPED
         return result

@@ -39,12 +39,15 @@ class undivided:
             return
         self._before = before
         self._noted: list[Any] = []  # numbers and frames
-        noted = self._noted
         try:
             # a function that has no reference to this object, so that it can be collected
-            _signal.signal(_INTERRUPT, lambda number, frame: noted.append((number, frame)))
+            _signal.signal(_INTERRUPT, partial(self._note, self._noted, before))
         except ValueError:  # not the main thread
             self._before = None
+
+    @staticmethod
+    def _note(noted: list[Any], before: Callable[..., object], *given: Any) -> None:
+        noted.append(given)
 
     def __exit__(self, *exception: object) -> None:
         before = self._before
@@ -57,3 +60,19 @@ class undivided:
     def __del__(self) -> None:
         if self._before is not None:
             self.__exit__()
+
+
+class undivided_wait(undivided):
+    """The same for a block that waits for other processes: a second SIGINT ends it.
+
+    The handler is then called at once, for both. Blocks of `undivided` within it stay whole.
+    """
+
+    @staticmethod
+    def _note(noted: list[Any], before: Callable[..., object], *given: Any) -> None:
+        noted.append(given)
+        if len(noted) > 1:
+            both = noted[:]
+            noted.clear()
+            for each in both:
+                before(*each)

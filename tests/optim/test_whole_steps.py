@@ -20,7 +20,7 @@ from gtensor.distributed import Communicator, ZeroOptimizer
 from gtensor.distributed.alone import Alone
 from gtensor.memory import Arena, HostSegments, OutOfMemoryError
 from gtensor.memory.contract.adaptors import Adaptor
-from gtensor.system.interrupts import undivided
+from gtensor.system.interrupts import undivided, undivided_wait
 
 SHAPES = [(3,), (40, 11), (), (7, 5), (0, 2)]
 DTYPES = ["float32", "bfloat16", "float16", "float64"]
@@ -218,6 +218,30 @@ def test_an_interrupted_step_is_whole_or_not_begun(kind: str) -> None:
     assert found == {before, after}
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_second_ctrl_c_ends_an_exchange_that_waits_for_other_ranks(scaled: bool) -> None:
+    class Waiting(Alone):
+        """Ctrl-C comes again and again, as no rank does."""
+
+        came = 0
+
+        def all_gather(self, array: Any, out: Any) -> Any:
+            for _ in range(9):
+                self.came += 1
+                signal.raise_signal(signal.SIGINT)
+            return super().all_gather(array, out)
+
+    p = gt.ones(3, "float32").requires_grad_()
+    p.grad = gt.ones(3, "float32")
+    optimizer = ZeroOptimizer([p], optim.SGD, Communicator(engine := Waiting()), lr=0.5)
+    scaler = optim.GradScaler(init_scale=1.0, enabled=scaled)
+    with handling(signal.default_int_handler):
+        with pytest.raises(KeyboardInterrupt):
+            scaler.step(optimizer)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert engine.came == 2 and p.tolist() == [0.5] * 3
+
+
 # -- the block itself ------------------------------------------------------------------------------
 
 
@@ -228,7 +252,7 @@ def test_handlers_are_called_once_at_the_end_of_the_outermost_block() -> None:
         came.append(given)
 
     with handling(handler):
-        with undivided():
+        with undivided_wait():
             with undivided():
                 for _ in range(3):
                     signal.raise_signal(signal.SIGINT)
@@ -238,6 +262,17 @@ def test_handlers_are_called_once_at_the_end_of_the_outermost_block() -> None:
         with pytest.raises(ValueError, match="mine"), undivided():
             signal.raise_signal(signal.SIGINT)
             raise ValueError("mine")
+        assert len(came) == 2
+
+
+def test_a_block_that_waits_calls_the_handler_at_the_second_time_for_both() -> None:
+    came: list[int] = []
+    with handling(lambda number, frame: came.append(number)):
+        with undivided_wait():
+            signal.raise_signal(signal.SIGINT)
+            assert not came
+            signal.raise_signal(signal.SIGINT)
+            assert came == [signal.SIGINT] * 2
         assert len(came) == 2
 
 
