@@ -121,22 +121,23 @@ def _waited(process: subprocess.Popen[bytes], folder: Path, ranks: int) -> tuple
     asked, seen = 0.0, None  # when Ctrl-C came; who waited at the last look
     while True:
         try:
-            status = process.wait(_LOOK)
-            return 130 if asked and status else status if status >= 0 else 128 - status, None
+            try:
+                status = process.wait(_LOOK)
+                return 130 if asked and status else status if status >= 0 else 128 - status, None
+            except subprocess.TimeoutExpired:
+                if asked:
+                    if time.monotonic() > asked + _PATIENCE:
+                        return 130, None
+                    continue
+                told = abandoned(folder, ranks)
+            if told is not None and told == seen:  # not a note that was half written
+                return 1, told
+            seen = told
         except KeyboardInterrupt:
             if asked:
                 return 130, None
             process.send_signal(signal.SIGINT)
             asked = time.monotonic()
-        except subprocess.TimeoutExpired:
-            if asked:
-                if time.monotonic() > asked + _PATIENCE:
-                    return 130, None
-                continue
-            told = abandoned(folder, ranks)
-            if told is not None and told == seen:  # not a note that was half written
-                return 1, told
-            seen = told
 
 
 def _early(folder: Path, ranks: int, status: int) -> tuple[int, str | None]:

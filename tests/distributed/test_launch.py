@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -266,6 +267,16 @@ def test_an_abort_after_the_end_of_another_rank_is_not_the_cause(
     for status in (3, 1):  # the first one counts
         failing.note_abort(status)
     assert failing.aborted(tmp_path) == 3 and len(failing.noted(tmp_path)) == 1
+
+
+def test_ctrl_c_is_passed_on_also_while_the_launcher_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Mock()
+    process.wait.side_effect = [subprocess.TimeoutExpired("mpiexec", 1), 0]
+    monkeypatch.setattr(launching, "abandoned", Mock(side_effect=KeyboardInterrupt))
+    assert launching._waited(process, tmp_path, 2) == (0, None)
+    process.send_signal.assert_called_once_with(signal.SIGINT)
 
 
 def test_a_rank_that_hangs_is_found_at_the_deadline(tmp_path: Path) -> None:
