@@ -86,7 +86,8 @@ def mpiexec() -> str:
 
 def environment(ranks: int, folder: str, timeout: int | None) -> dict[str, str]:
     """The ranks' variables. What listens does so for this machine only, where it has a setting."""
-    made = {**LOCAL, SECRET: secrets.token_hex(32), **os.environ, FOLDER: folder}
+    made = {**LOCAL, **os.environ, FOLDER: folder}
+    made[SECRET] = made.get(SECRET) or secrets.token_hex(32)  # an empty one is none
     each = max(1, len(os.sched_getaffinity(0)) // ranks)
     for name in THREADS:
         made.setdefault(name, str(each))

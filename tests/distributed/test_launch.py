@@ -120,8 +120,10 @@ def test_ranks_listen_at_loopback_only(tmp_path: Path) -> None:
 
 def test_each_launch_has_a_secret_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SECRET, raising=False)
-    one, other = (launching.environment(2, "folder", None)[SECRET] for _ in range(2))
-    assert one != other and len(bytes.fromhex(one)) == 32
+    one = launching.environment(2, "folder", None)[SECRET]
+    monkeypatch.setenv(SECRET, "")  # which is none
+    other = launching.environment(2, "folder", None)[SECRET]
+    assert one != other and len(bytes.fromhex(one)) == len(bytes.fromhex(other)) == 32
     monkeypatch.setenv(SECRET, "given")
     assert launching.environment(2, "folder", None)[SECRET] == "given"
 
