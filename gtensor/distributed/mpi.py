@@ -7,13 +7,16 @@ that the caller does not wait for at once: MPI moves bytes within its own calls 
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable
 from functools import cache
+from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import finalize
 
 import numpy as np
 
@@ -33,7 +36,12 @@ _missed: list[Posted] = []  # which did not end in time
 
 
 class Mpi:
-    """An engine over a communicator of MPI."""
+    """An engine over two communicators of MPI, which has about two thousand for a process.
+
+    MPI frees one collectively, and engines are dropped at another time on each rank. So those of an
+    engine that was split off are freed at the next `split()` of the same engine after all ranks
+    have dropped it; they stay if that engine was dropped before.
+    """
 
     name = "mpi"
 
@@ -41,6 +49,9 @@ class Mpi:
         self._comm = comm
         self._signatures = comm.Dup()  # apart from the order of collectives
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self._splits = 0
+        self._parts: dict[int, list[MPI.Intracomm]] = {}  # of engines split off, by number
+        self._dropped: list[int] = []  # of these, on this rank
 
     def all_reduce(self, array: Array, op: str) -> Posted:
         host = _summable(_on_host(array), op)
@@ -95,8 +106,18 @@ class Mpi:
         return Signatures(self._signatures.Iallgather(given, found), found, given)
 
     def split(self, color: int, key: int) -> Mpi:
+        told = self.exchange(json.dumps(self._dropped).encode(), inf)
+        assert told is not None
+        for number in sorted(set.intersection(*(set(json.loads(each)) for each in told))):
+            self._dropped.remove(number)
+            for comm in self._parts.pop(number):
+                comm.Free()
         split: Any = self._comm.Split(color, key)
-        return Mpi(split)
+        made = Mpi(split)
+        self._splits += 1
+        self._parts[self._splits] = [made._comm, made._signatures]
+        finalize(made, self._dropped.append, self._splits)
+        return made
 
     def abort(self, status: int) -> NoReturn:
         self._comm.Abort(status)

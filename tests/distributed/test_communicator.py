@@ -248,6 +248,20 @@ def test_two_communicators_may_be_called_in_different_orders(run: Any) -> None:
     assert run(2, other_order) == [[0.0, 2.0, 5.0] * 3] * 2
 
 
+def many_groups(comm: Communicator) -> int:
+    """More than MPI has at one time. One rank keeps the first for a while; calls go on in others."""
+    kept, total = comm.duplicate(), 0
+    if comm.rank:
+        del kept
+    for number in range(1100):
+        total += int(comm.duplicate().all_reduce(np.array([number]), async_op=True).wait()[0])
+    return total
+
+
+def test_groups_that_were_dropped_are_freed() -> None:
+    assert run_ranks(2, many_groups) == [1100 * 1099] * 2
+
+
 def test_debug_compares_all_calls_and_names_the_operation() -> None:
     with settings.override(debug=1):  # of the process
         found = in_threads(2, different, "op", False, FIRST)
