@@ -14,7 +14,7 @@ from gtensor.backend import default_device
 from gtensor.distributed import environment
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.collectives import all_gather, all_reduce, reduce_scatter
-from gtensor.distributed.communicator import Communicator, Engine
+from gtensor.distributed.communicator import Communicator, Engine, check_timeout
 from gtensor.distributed.data_parallel import DataParallel
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
 from gtensor.distributed.failing import Log, end_all, install, joining
@@ -51,8 +51,9 @@ def init(backend: str | None = None, timeout: float | None = None) -> Communicat
 
     An error that nothing catches then ends all ranks, and is shown once.
 
-    Raises ValueError for another name, DistributedError if the backend is not installed, or was
-    another one at the first call, or if several processes were started and nothing connects them.
+    Raises ValueError for another name, or a timeout that `Communicator` refuses, DistributedError
+    if the backend is not installed, or was another one at the first call, or if several processes
+    were started and nothing connects them.
     """
     global _world
     if backend is not None and backend not in BACKENDS:
@@ -63,6 +64,7 @@ def init(backend: str | None = None, timeout: float | None = None) -> Communicat
                                    f"{_world.backend!r}; wanted the same")
         return _world
     seconds = settings.collective_timeout if timeout is None else timeout
+    check_timeout(seconds)  # before the ranks meet
     with joining():
         engine = _engine(backend or _chosen(), seconds)
     _world = Communicator(engine, seconds, Log(engine.rank))

@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import AbstractContextManager
 from functools import partial
 from hashlib import blake2b
-from math import isfinite
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from gtensor.backend import device_of, owner
@@ -96,13 +96,12 @@ class Communicator:
         backend: "mpi", "nccl" or "alone".
         timeout: see above.
 
-    Raises ValueError for a timeout that is not positive and finite.
+    Raises ValueError for a timeout that is not positive, or that no lock can wait for.
     """
 
     def __init__(self, engine: Engine, timeout: float = 300.0, log: Log | None = None,
                  name: str = "0") -> None:
-        if not (timeout > 0 and isfinite(timeout)):
-            raise ValueError(f"timeout={timeout} given; wanted a positive number of seconds")
+        check_timeout(timeout)
         self._engine = engine
         self._broken: DistributedError | None = None
         self.rank, self.size, self.backend = engine.rank, engine.size, engine.name
@@ -351,6 +350,13 @@ class Communicator:
     def _check_root(self, name: str, root: int) -> None:
         if not isinstance(root, int) or not 0 <= root < self.size:
             raise ValueError(f"{name} was given root={root!r}; wanted a rank below {self.size}")
+
+
+def check_timeout(timeout: float) -> None:
+    """Raise ValueError for what is no timeout of a communicator."""
+    if not 0 < timeout <= TIMEOUT_MAX:
+        raise ValueError(f"timeout={timeout} given; wanted a positive number of seconds, of at "
+                         f"most {TIMEOUT_MAX:.0f}")
 
 
 def _range(name: str, a: Any) -> AbstractContextManager[object]:

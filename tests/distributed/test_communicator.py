@@ -249,7 +249,7 @@ def test_two_communicators_may_be_called_in_different_orders(run: Any) -> None:
 
 
 def many_groups(comm: Communicator) -> int:
-    """More than MPI has at one time. One rank keeps the first for a while; calls go on in others."""
+    """More than MPI has at one time; one rank keeps the first for a while."""
     kept, total = comm.duplicate(), 0
     if comm.rank:
         del kept
@@ -280,6 +280,8 @@ def test_debug_compares_all_calls_and_names_the_operation() -> None:
     (lambda c: c.reduce_scatter(np.ones(2)), ValueError, r"shape \(2,\); wanted \(1, ...\)"),
     (lambda c: c.all_gather(np.ones(2), np.ones(2)), ValueError, r"wanted \(1, 2\), float64 on"),
     (lambda c: Communicator(Alone(), 0), ValueError, "timeout=0 given; wanted a positive"),
+    (lambda c: Communicator(Alone(), 1e10), ValueError, "timeout=10000000000.0 given; wanted"),
+    (lambda c: distributed.init("alone", 1e300), ValueError, r"timeout=1e\+300 given; wanted"),
     (lambda c: distributed.init("gloo"), ValueError, "backend='gloo' given; wanted one of nccl"),
 ])
 def test_mistakes_are_one_sentence(call: Any, error: type[Exception], message: str) -> None:
