@@ -11,6 +11,10 @@
 // stages of shared memory, 64 at a time, the last ones first; a causal block skips what none of its
 // queries sees. Sums are float32; weights are rounded to T before they multiply values.
 // Traffic: q and out once, k and v once for each block of queries (from L2, where they fit).
+// With a mask or dropout, the kernels with `terms`: gt_attention_terms says where the mask lies, of
+// which each element is read from global memory by the lane that has its score. Of each query the
+// largest score is kept instead of the logarithm, and the sum relative to it. Dropout draws its
+// bits again from the places of the weights.
 // Source: Dao, "FlashAttention-2", 2023.
 #include "attention.cuh"
 #include "mma.cuh"
@@ -25,15 +29,27 @@ struct gt_attention {
   gt_index matrices, keys, features, value_features, causal;
 };
 
-template <typename T, int D>
+template <typename T, int D, typename Terms>
 class gt_attention_block {
   static constexpr int queries = 128, keys = 64;  // of a tile
   static constexpr int threads = queries * 2, pieces = D / 8;
 
+  // A score as an exponent, and a weight relative to another exponent: powers of two, or of e where
+  // a mask was added.
+  static __device__ float exponent(float score, float scale) {
+    return Terms::present ? score : score * scale;
+  }
+
+  static __device__ float weight(float score, float scale, float base) {
+    return gt_exp2(Terms::present ? (score - base) * 1.44269504088896341f
+                                  : fmaf(score, scale, -base));
+  }
+
  public:
   // bytes of dynamic shared memory: `plan` in gtensor/ops/attention/fused.py repeats it
   static __device__ void forward(const T *q, const T *k, const T *v, T *out, float *logs,
-                                 float *totals, const gt_attention &space, float scale) {
+                                 float *totals, const gt_attention &space, float scale,
+                                 Terms terms) {
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ gt_index out_begin;  // of the matrix; shared, as registers are scarce
     T *const query_tile = reinterpret_cast<T *>(memory);
@@ -56,6 +72,7 @@ class gt_attention_block {
       q += at * lead.q, k += at * lead.k, v += at * lead.v, out_place += at * lead.out;
     }
     if (threadIdx.x == 0) out_begin = out_place;
+    if constexpr (Terms::present) terms.enter(matrix);
     const int query_count = static_cast<int>(space.rows.length);
     const int key_count = static_cast<int>(space.keys);
     const bool causal = space.causal != 0;
@@ -105,6 +122,13 @@ class gt_attention_block {
           gt_multiply<T>(scores[n + 1], query[i], b[2], b[3]);
         }
       const int origin = step * keys;
+      if constexpr (Terms::present)
+#pragma unroll
+        for (int n = 0; n < keys / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            scores[n][e] = terms.score(scores[n][e], scale, row + e / 2 * 8,
+                                       origin + n * 8 + lane % 4 * 2 + e % 2);
       if (origin + keys > key_count || (causal && origin + keys > first + warp * 16 + 1)) {
         int seen[2];  // how many keys of the tile, from this lane's first one on
 #pragma unroll
@@ -126,15 +150,15 @@ class gt_attention_block {
           most = fmaxf(most, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        const float base = most == -infinity ? 0.0f : most * scale;  // nothing is seen yet: no NaN
-        const float shrunk = gt_exp2(top[half] * scale - base);
+        const float base = most == -infinity ? 0.0f : exponent(most, scale);  // no NaN
+        const float shrunk = weight(top[half], scale, base);
         top[half] = most;
         float sum = 0;
 #pragma unroll
         for (int n = 0; n < keys / 8; ++n)
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            scores[n][e] = gt_exp2(fmaf(scores[n][e], scale, -base));
+            scores[n][e] = weight(scores[n][e], scale, base);
             sum += scores[n][e];
           }
         total[half] = fmaf(total[half], shrunk, sum);
@@ -144,6 +168,21 @@ class gt_attention_block {
           sums[n][2 * half + 1] *= shrunk;
         }
       }
+      if constexpr (Terms::present)
+        if (terms.dropout.threshold) {
+          // A quad of lanes has eight keys of a row: each lane draws for a quarter of them.
+          unsigned drawn = 0;
+#pragma unroll 1
+          for (int i = 0; i < keys / 16; ++i)
+            drawn |= terms.kept(row + i % 2 * 8, origin / 8 + i / 2 * 4 + lane % 4) << i * 8;
+#pragma unroll
+          for (int n = 0; n < keys / 8; ++n) {
+            const unsigned kept = __shfl_sync(0xffffffffu, drawn, n % 4, 4);
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+              scores[n][e] *= terms.factor(kept, n / 4 * 16 + e / 2 * 8 + lane % 4 * 2 + e % 2);
+          }
+        }
 
       copies.wait<1>();
       __syncthreads();  // the values are there; the values before them are read no more
@@ -181,8 +220,13 @@ class gt_attention_block {
       }
       if (lane % 4 == 0 && row + half * 8 < query_count) {
         const gt_index at = static_cast<gt_index>(matrix) * query_count + row + half * 8;
-        logs[at] = none ? 0.0f : (top[half] * scale + log2f(sum)) * 0.693147180559945309f;
-        if (totals) totals[at] = 1;
+        if constexpr (Terms::present) {
+          logs[at] = none ? 0.0f : top[half];
+          totals[at] = none ? 1.0f : sum;
+        } else {
+          logs[at] = none ? 0.0f : (top[half] * scale + log2f(sum)) * 0.693147180559945309f;
+          if (totals) totals[at] = 1;
+        }
       }
     }
     // By the warp's own rows of the queries' tile, so that 16 bytes are written at once.
@@ -211,15 +255,39 @@ template <typename T>
 __global__ void __launch_bounds__(256, 2)  // at most 128 registers
 attention_forward_64(const T *q, const T *k, const T *v, T *out, float *logs, float *totals,
                      gt_attention space, double scale) {
-  gt_attention_block<T, 64>::forward(q, k, v, out, logs, totals, space, static_cast<float>(scale));
+  gt_attention_block<T, 64, gt_no_terms>::forward(q, k, v, out, logs, totals, space,
+                                                  static_cast<float>(scale), {});
 }
 
 template <typename T>
 __global__ void __launch_bounds__(256, 1)  // at most 232 registers
 attention_forward_128(const T *q, const T *k, const T *v, T *out, float *logs, float *totals,
                       gt_attention space, double scale) {
-  gt_attention_block<T, 128>::forward(q, k, v, out, logs, totals, space,
-                                      static_cast<float>(scale));
+  gt_attention_block<T, 128, gt_no_terms>::forward(q, k, v, out, logs, totals, space,
+                                                   static_cast<float>(scale), {});
+}
+
+// With a mask, or dropout, or both. scale is that of the scores.
+template <typename T>
+__global__ void __launch_bounds__(256, 2)  // at most 128 registers
+attention_terms_forward_64(const T *q, const T *k, const T *v, T *out, float *largest,
+                           float *totals, gt_attention space, double scale, const void *mask,
+                           gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
+                           gt_index threshold, double factor) {
+  gt_attention_block<T, 64, gt_terms<T>>::forward(
+      q, k, v, out, largest, totals, space, static_cast<float>(scale),
+      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(256, 1)  // at most 255 registers
+attention_terms_forward_128(const T *q, const T *k, const T *v, T *out, float *largest,
+                            float *totals, gt_attention space, double scale, const void *mask,
+                            gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
+                            gt_index threshold, double factor) {
+  gt_attention_block<T, 128, gt_terms<T>>::forward(
+      q, k, v, out, largest, totals, space, static_cast<float>(scale),
+      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
 }
 
 // Launch: a block of 256 threads for each 128 queries of each matrix, along x; dynamic shared

@@ -12,12 +12,16 @@
 //                                that share keys and values are added up in their order.
 // Both skip what a causal mask hides. Each sum has one order: no atomics.
 //
+// With a mask or dropout, the kernels with `terms`: as in attention.cu; g @ v.T and the weights of
+// dv are multiplied by what dropout multiplied.
+//
 // Layout: as in attention.cu; g and dv as out and v, dq and dk as q and k. gt_attention_gradients
 // says where they lie. largest, totals (..., queries). numbers: of each matrix two for each query,
-// up to whole blocks of 128 queries.
-// A warp has D = 64: 32, D = 128: 16 rows of the block's tile, as many as its sums leave registers
-// for. What passes comes through two stages of shared memory, 32 rows at a time, the last ones
-// first. Sums are float32; weights and ds are rounded to T before they multiply.
+// up to whole blocks of 128 queries; three with `terms`.
+// A warp has D = 64: 32, D = 128: 16 rows (keys with `terms`: 16) of the block's tile, as many as
+// its sums leave registers for. What passes comes through two stages of shared memory, 32 rows at
+// a time, the last ones first. Sums are float32; weights and ds are rounded to T before they
+// multiply.
 // Traffic: what a block has once; what passes once for each block (from L2, where it fits).
 // Source: Dao, "FlashAttention-2", 2023.
 #include "attention.cuh"
@@ -54,7 +58,7 @@ struct gt_attention_place {
 };
 
 // M: a warp has 16 * M rows.
-template <typename T, int D, int M>
+template <typename T, int D, int M, typename Terms>
 class gt_attention_backward {
   static constexpr int owned = 128, passing = 32;  // rows of a tile
   static constexpr int threads = owned / M * 2, pieces = D / 8, warp_rows = 16 * M;
@@ -66,6 +70,10 @@ class gt_attention_backward {
   const int transposed = lane % 16 * D + (lane % 8 ^ lane / 16) * 8;
   const int own = transposed + warp * warp_rows * D;
 
+  typedef typename Terms::numbers query_numbers;
+  struct alignas(Terms::present ? 8 : 16) two_queries {
+    query_numbers of[2];
+  };
   typedef float tile_sums[M][passing / 8][4];  // warp_rows x passing
   typedef float own_sums[M][pieces][4];        // warp_rows x D
 
@@ -120,6 +128,10 @@ class gt_attention_backward {
     }
   }
 
+  static __device__ float gradient_scale(double scale) {
+    return static_cast<float>(Terms::present ? scale : scale * 0.693147180559945309);
+  }
+
   // Writes the warp's first `count` rows of sums * factor, by its own rows of a tile, so that 16
   // bytes are written at once. A barrier has to lie behind the last load of these rows.
   __device__ void store(const own_sums &sums, float factor, T *tile, T *to, gt_index step,
@@ -149,9 +161,9 @@ class gt_attention_backward {
   // bytes of dynamic shared memory: `gradient_plan` in gtensor/ops/attention/fused.py repeats it
   __device__ void queries(const T *q, const T *k, const T *v, const T *out, const T *g,
                           const float *largest, const float *totals, float *numbers, T *dq,
-                          const gt_attention_gradients &space, double scale) const {
+                          const gt_attention_gradients &space, double scale, Terms terms) const {
     extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ float2 own_numbers[owned];
+    __shared__ query_numbers own_numbers[owned];
     __shared__ gt_index dq_begin;  // of the matrix; shared, as registers are scarce
     T *const query_tile = reinterpret_cast<T *>(memory);
     T *const arrived_tile = query_tile + owned * D;
@@ -165,6 +177,7 @@ class gt_attention_backward {
     const int begin = first + warp * warp_rows;  // of the warp
     const gt_attention_place place(space, matrix);
     if (threadIdx.x == 0) dq_begin = place.dq;
+    if constexpr (Terms::present) terms.enter(matrix);
     q += place.q, k += place.k, v += place.v, out += place.out, g += place.g;
     const int query_count = static_cast<int>(space.rows.length);
     const int key_count = static_cast<int>(space.keys);
@@ -206,14 +219,18 @@ class gt_attention_backward {
       for (int other = 1; other < pieces; other *= 2)
         delta += __shfl_xor_sync(0xffffffffu, delta, other);
       if (piece == 0) {
-        float log = 0;
+        query_numbers known = {};
+        known.delta = delta;
         if (row < query_count) {
           const gt_index saved = place.saved + row * space.rows.saved;
-          log = fmaf(largest[saved], 1.44269504088896341f, log2f(totals[saved]));
+          if constexpr (Terms::present)
+            known.log = log2f(totals[saved]), known.largest = largest[saved];
+          else
+            known.log = fmaf(largest[saved], 1.44269504088896341f, log2f(totals[saved]));
         }
-        own_numbers[at] = make_float2(log, delta);
+        own_numbers[at] = known;
         const gt_index padded = (static_cast<gt_index>(matrix) * blocks) * owned + row;
-        reinterpret_cast<float2 *>(numbers)[padded] = make_float2(log, delta);
+        reinterpret_cast<query_numbers *>(numbers)[padded] = known;
       }
     }
     if (!dq) {
@@ -230,7 +247,7 @@ class gt_attention_backward {
 #pragma unroll
     for (int i = 0; i < kept; ++i) load_own(arrived[i], arrived_tile, i);
     // A lane has 2 * M rows, each eight further on than the one before.
-    float2 known[M][2];
+    query_numbers known[M][2];
 #pragma unroll
     for (int m = 0; m < M; ++m)
 #pragma unroll
@@ -260,6 +277,16 @@ class gt_attention_backward {
         add_products(changes, arrived[min(i, kept)], value_tile, i);
       }
 
+      if constexpr (Terms::present)
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+#pragma unroll
+          for (int n = 0; n < passing / 8; ++n)
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+              scores[m][n][e] =
+                  terms.score(scores[m][n][e], power_scale, begin + lane / 4 + m * 16 + e / 2 * 8,
+                              origin + n * 8 + lane % 4 * 2 + e % 2);
       if (origin + passing > min(key_count, edge)) {
 #pragma unroll
         for (int m = 0; m < M; ++m)
@@ -275,25 +302,44 @@ class gt_attention_backward {
                 if (n * 8 + e % 2 >= seen) scores[m][n][e] = -infinity;
           }
       }
+      if constexpr (Terms::present)
+        if (terms.dropout.threshold) {
+          // A quad of lanes has eight keys of a row: each lane draws for a quarter of them.
+          unsigned drawn = 0;
+#pragma unroll 1
+          for (int i = 0; i < 2 * M; ++i)
+            drawn |= terms.kept(begin + lane / 4 + i * 8, origin / 8 + lane % 4) << i * 8;
+#pragma unroll
+          for (int n = 0; n < passing / 8; ++n) {
+            const unsigned kept = __shfl_sync(0xffffffffu, drawn, n, 4);
+#pragma unroll
+            for (int m = 0; m < M; ++m)
+#pragma unroll
+              for (int e = 0; e < 4; ++e)
+                changes[m][n][e] *=
+                    terms.factor(kept, m * 16 + e / 2 * 8 + lane % 4 * 2 + e % 2);
+          }
+        }
 #pragma unroll
       for (int m = 0; m < M; ++m)
 #pragma unroll
         for (int n = 0; n < passing / 8; ++n)
 #pragma unroll
           for (int e = 0; e < 4; ++e)
-            changes[m][n][e] =
-                gt_exp2(fmaf(scores[m][n][e], power_scale, -known[m][e / 2].x)) *
-                (changes[m][n][e] - known[m][e / 2].y);
+            changes[m][n][e] = known[m][e / 2].weight(scores[m][n][e], power_scale) *
+                               (changes[m][n][e] - known[m][e / 2].delta);
       add_mixed(sums, changes, key_tile);
     }
-    store(sums, static_cast<float>(scale * 0.693147180559945309), query_tile,
+    store(sums, gradient_scale(scale), query_tile,
           dq + dq_begin + begin * space.rows.dq, space.rows.dq, query_count - begin, features);
   }
 
   __device__ void keys(const T *q, const T *k, const T *v, const T *g, const float *numbers, T *dk,
-                       T *dv, const gt_attention_gradients &space, double scale) const {
+                       T *dv, const gt_attention_gradients &space, double scale,
+                       Terms terms) const {
     extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ __align__(16) float4 passing_numbers[2][passing / 2];  // of two queries each
+    __shared__ __align__(16) two_queries passing_numbers[2][passing / 2];
+    constexpr int numbers_pieces = sizeof passing_numbers[0] / 16;
     T *const key_tile = reinterpret_cast<T *>(memory);
     T *const value_tile = key_tile + owned * D;
     T *const query_tiles = value_tile + owned * D;
@@ -325,8 +371,10 @@ class gt_attention_backward {
     for (unsigned repeat = 0; repeat < repeats; ++repeat) {
       // The tiles of queries that see the block, from the last one down.
       const gt_attention_place place(space, matrix + repeat);
-      const float4 *known = reinterpret_cast<const float4 *>(numbers) +
-                            static_cast<gt_index>(matrix + repeat) * (padded / 2);
+      const float4 *known =
+          reinterpret_cast<const float4 *>(numbers) +
+          static_cast<gt_index>(matrix + repeat) * (padded / passing * numbers_pieces);
+      if constexpr (Terms::present) terms.enter(matrix + repeat);
       const int last = (query_count + passing - 1) / passing - 1;
       const int end = causal ? first / passing : 0;
       gt_tile_rows<T, D, passing, threads> query_rows(q + place.q, space.rows.q, last * passing,
@@ -336,9 +384,9 @@ class gt_attention_backward {
       const auto fetch = [&](int step, int into, int left) {
         query_rows.fetch(copies, query_tiles + into * passing * D, left);
         arrived_rows.fetch(copies, arrived_tiles + into * passing * D, left);
-        if (threadIdx.x < passing / 2)
-          copies.issue(&passing_numbers[into][threadIdx.x],
-                       known + step * (passing / 2) + threadIdx.x);
+        if (threadIdx.x < numbers_pieces)
+          copies.issue(reinterpret_cast<float4 *>(passing_numbers[into]) + threadIdx.x,
+                       known + step * numbers_pieces + threadIdx.x);
       };
       if (last >= end) fetch(last, stage, query_count - last * passing);
       copies.commit();
@@ -374,17 +422,47 @@ class gt_attention_backward {
               for (int e = 0; e < 4; ++e)
                 if (n * 8 + e % 2 - m * 16 - e / 2 * 8 < hidden) weights[m][n][e] = -infinity;
         }
+        unsigned drawn = 0;  // for a query and all of the warp's keys
+        if constexpr (Terms::present)
+          if (terms.dropout.threshold) {
+#pragma unroll 1
+            for (int i = 0; i < 2 * M; ++i)
+              drawn |= terms.kept(origin + lane, begin / 8 + i) << i * 8;
+          }
 #pragma unroll
         for (int n = 0; n < passing / 8; ++n) {
-          const float4 two = passing_numbers[stage][n * 4 + lane % 4];
+          const two_queries known = passing_numbers[stage][n * 4 + lane % 4];
+          unsigned kept[2] = {};  // for the lane's two queries, from its first key on
+          if constexpr (Terms::present)
+            if (terms.dropout.threshold) {
+#pragma unroll
+              for (int e = 0; e < 2; ++e)
+                kept[e] = __shfl_sync(0xffffffffu, drawn, n * 8 + lane % 4 * 2 + e) >> lane / 4;
+#pragma unroll
+              for (int m = 0; m < M; ++m)
+#pragma unroll
+                for (int e = 0; e < 4; ++e)
+                  changes[m][n][e] *= terms.factor(kept[e % 2], m * 16 + e / 2 * 8);
+            }
 #pragma unroll
           for (int m = 0; m < M; ++m)
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-              weights[m][n][e] = gt_exp2(
-                  fmaf(weights[m][n][e], power_scale, -(e % 2 ? two.z : two.x)));
+              if constexpr (Terms::present)
+                weights[m][n][e] = terms.score(weights[m][n][e], power_scale,
+                                               origin + n * 8 + lane % 4 * 2 + e % 2,
+                                               begin + lane / 4 + m * 16 + e / 2 * 8);
+              weights[m][n][e] = known.of[e % 2].weight(weights[m][n][e], power_scale);
               changes[m][n][e] =
-                  weights[m][n][e] * (changes[m][n][e] - (e % 2 ? two.w : two.y));
+                  weights[m][n][e] * (changes[m][n][e] - known.of[e % 2].delta);
+            }
+          if constexpr (Terms::present)
+            if (terms.dropout.threshold) {
+#pragma unroll
+              for (int m = 0; m < M; ++m)
+#pragma unroll
+                for (int e = 0; e < 4; ++e)
+                  weights[m][n][e] *= terms.factor(kept[e % 2], m * 16 + e / 2 * 8);
             }
         }
         add_mixed(value_sums, weights, arrived_tile);
@@ -395,7 +473,7 @@ class gt_attention_backward {
     __syncthreads();  // keys and values are there, also where no query came
     const gt_attention_place own_place(space, matrix);
     if (dk)
-      store(key_sums, static_cast<float>(scale * 0.693147180559945309), key_tile,
+      store(key_sums, gradient_scale(scale), key_tile,
             dk + own_place.dk + begin * space.rows.dk, space.rows.dk, key_count - begin, features);
     if (dv)
       store(value_sums, 1.0f, value_tile, dv + own_place.dv + begin * space.rows.dv, space.rows.dv,
@@ -409,8 +487,8 @@ __global__ void __launch_bounds__(128, 2)  // at most 255 registers
 attention_backward_queries_64(const T *q, const T *k, const T *v, const T *out, const T *g,
                               const float *largest, const float *totals, float *numbers, T *dq,
                               gt_attention_gradients space, double scale) {
-  gt_attention_backward<T, 64, 2>().queries(q, k, v, out, g, largest, totals, numbers, dq, space,
-                                            scale);
+  gt_attention_backward<T, 64, 2, gt_no_terms>().queries(q, k, v, out, g, largest, totals, numbers,
+                                                         dq, space, scale, {});
 }
 
 template <typename T>
@@ -418,24 +496,73 @@ __global__ void __launch_bounds__(256, 1)  // at most 255 registers
 attention_backward_queries_128(const T *q, const T *k, const T *v, const T *out, const T *g,
                                const float *largest, const float *totals, float *numbers, T *dq,
                                gt_attention_gradients space, double scale) {
-  gt_attention_backward<T, 128, 1>().queries(q, k, v, out, g, largest, totals, numbers, dq, space,
-                                             scale);
+  gt_attention_backward<T, 128, 1, gt_no_terms>().queries(q, k, v, out, g, largest, totals, numbers,
+                                                         dq, space, scale, {});
 }
 
 template <typename T>
 __global__ void __launch_bounds__(128, 2)  // at most 255 registers
 attention_backward_keys_64(const T *q, const T *k, const T *v, const T *g, const float *numbers,
                            T *dk, T *dv, gt_attention_gradients space, double scale) {
-  gt_attention_backward<T, 64, 2>().keys(q, k, v, g, numbers, dk, dv, space, scale);
+  gt_attention_backward<T, 64, 2, gt_no_terms>().keys(q, k, v, g, numbers, dk, dv, space, scale,
+                                                      {});
 }
 
 template <typename T>
 __global__ void __launch_bounds__(256, 1)  // at most 255 registers
 attention_backward_keys_128(const T *q, const T *k, const T *v, const T *g, const float *numbers,
                             T *dk, T *dv, gt_attention_gradients space, double scale) {
-  gt_attention_backward<T, 128, 1>().keys(q, k, v, g, numbers, dk, dv, space, scale);
+  gt_attention_backward<T, 128, 1, gt_no_terms>().keys(q, k, v, g, numbers, dk, dv, space, scale,
+                                                      {});
 }
 
-// Launch: blocks along x, of 128 threads for features up to 64, of 256 up to 128: one for each 128
-// queries of each matrix; one for each 128 keys of each matrix of keys. Dynamic shared memory for
-// two tiles of 128 rows and four of 32.
+// With a mask, or dropout, or both. scale is that of the scores.
+template <typename T>
+__global__ void __launch_bounds__(128, 2)  // at most 255 registers
+attention_terms_backward_queries_64(
+    const T *q, const T *k, const T *v, const T *out, const T *g, const float *largest,
+    const float *totals, float *numbers, T *dq, gt_attention_gradients space, double scale,
+    const void *mask, gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
+    gt_index threshold, double factor) {
+  gt_attention_backward<T, 64, 2, gt_terms<T>>().queries(
+      q, k, v, out, g, largest, totals, numbers, dq, space, scale,
+      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(256, 1)  // at most 255 registers
+attention_terms_backward_queries_128(
+    const T *q, const T *k, const T *v, const T *out, const T *g, const float *largest,
+    const float *totals, float *numbers, T *dq, gt_attention_gradients space, double scale,
+    const void *mask, gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
+    gt_index threshold, double factor) {
+  gt_attention_backward<T, 128, 1, gt_terms<T>>().queries(
+      q, k, v, out, g, largest, totals, numbers, dq, space, scale,
+      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(256, 1)  // at most 255 registers
+attention_terms_backward_keys_64(
+    const T *q, const T *k, const T *v, const T *g, const float *numbers, T *dk, T *dv,
+    gt_attention_gradients space, double scale, const void *mask, gt_attention_terms terms,
+    const gt_index *seed_place, gt_index seed, gt_index threshold, double factor) {
+  gt_attention_backward<T, 64, 1, gt_terms<T>>().keys(
+      q, k, v, g, numbers, dk, dv, space, scale,
+      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(256, 1)  // at most 255 registers
+attention_terms_backward_keys_128(
+    const T *q, const T *k, const T *v, const T *g, const float *numbers, T *dk, T *dv,
+    gt_attention_gradients space, double scale, const void *mask, gt_attention_terms terms,
+    const gt_index *seed_place, gt_index seed, gt_index threshold, double factor) {
+  gt_attention_backward<T, 128, 1, gt_terms<T>>().keys(
+      q, k, v, g, numbers, dk, dv, space, scale,
+      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
+}
+
+// Launch: blocks along x, of 128 threads for features up to 64, of 256 up to 128 and for keys with
+// a mask or dropout: one for each 128 queries of each matrix; one for each 128 keys of each matrix
+// of keys. Dynamic shared memory for two tiles of 128 rows and four of 32.

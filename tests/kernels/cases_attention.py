@@ -1,4 +1,4 @@
-"""Cases of attention: lengths around its tiles, head sizes, layouts, shared heads, masks."""
+"""Cases of attention: lengths around its tiles, sizes, layouts, shared heads, masks, dropout."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import numpy as np
 import torch
 from kernel_cases import Case, assert_close, exact, normal, unwritten
 
+from gtensor.backend import host
+from gtensor.ops.activations.dropout import keep_factor, keep_factors, keep_threshold
 from gtensor.ops.attention import fused
 
 HALVES = ("float16", "bfloat16")
+SEED = 77
 
 
 def _laid(array: np.ndarray, layout: str) -> np.ndarray:
@@ -51,10 +54,55 @@ def _scores(q: torch.Tensor, k: torch.Tensor, scale: float, causal: bool) -> tor
     return scores.masked_fill(~torch.ones(scores.shape[-2:]).bool().tril(), -torch.inf)
 
 
+class Terms:
+    """A mask of this shape (boolean, or a sum), dropout, and what they make of exact scores."""
+
+    def __init__(
+        self, rng: np.random.Generator, dtype: np.dtype, mask: tuple[int, ...] | None,
+        boolean: bool, p: float, whole: tuple[int, ...],
+    ) -> None:
+        self.mask: np.ndarray | None = None
+        if mask is not None and boolean:
+            self.mask = rng.random(mask) < 0.6
+            self.mask[..., :1, :] &= mask[-2] == 1  # a query that sees no key
+        elif mask is not None:
+            self.mask = normal(rng, mask, dtype)
+            self.mask[..., -1:, :] = -1024 if dtype == np.float16 else -3e38  # all keys alike
+        self.p = p
+        self.factors = torch.ones(whole) if not p else torch.from_numpy(
+            keep_factors(host(), whole, 0, p, SEED, np.float64))
+
+    def at(self) -> fused.Terms | None:
+        if self.mask is None and not self.p:
+            return None
+        laid = None if self.mask is None else (self.mask.shape, self.mask.strides)
+        return fused.Terms(laid, 0 if laid is None else self.mask.itemsize, self.p > 0, 0)
+
+    def scores(self, scores: torch.Tensor) -> torch.Tensor:
+        if self.mask is None:
+            return scores
+        if self.mask.dtype == bool:
+            return scores.masked_fill(~torch.from_numpy(self.mask), -torch.inf)
+        return scores + exact(self.mask)
+
+    def last(self, found: Any, scale: float) -> list[Any]:
+        """The kernels' last arguments."""
+        if found.terms is None:
+            return [scale * log2(e)]
+        dropped = [keep_threshold(self.p), keep_factor(self.p)] if self.p else [0, 1.0]
+        return [scale, 0 if self.mask is None else self.mask, found.terms, 0, SEED, *dropped]
+
+
+def _weights(scores: torch.Tensor) -> torch.Tensor:
+    none = (scores == -torch.inf).all(-1, keepdim=True)
+    return scores.masked_fill(none, 0).softmax(-1).masked_fill(none, 0)
+
+
 def attention(
     name: str, lead: tuple[int, ...], length: int, keys: int, features: int,
     value_features: int | None = None, *, causal: bool = False, layout: str = "contiguous",
     key_lead: tuple[int, ...] | None = None, scale: float = 0.25, totals: bool = True,
+    mask: tuple[int, ...] | None = None, boolean: bool = True, p: float = 0.0,
 ) -> Case:
     """A case whose arrays begin where their memory does."""
     value_features = value_features or features
@@ -66,17 +114,26 @@ def attention(
                 (*lead, length, features), (*shared, keys, features),
                 (*shared, keys, value_features)))
         out = _laid(unwritten((*lead, length, value_features), dtype), layout)
-        found = fused.plan(*((x.shape, x.strides) for x in (q, k, v, out)), causal)
+        terms = Terms(rng, dtype, mask, boolean, p, (*lead, length, keys))
+        found = fused.plan(*((x.shape, x.strides) for x in (q, k, v, out)), causal, terms.at())
         assert found is not None
         kept = unwritten((2, *lead, length), np.dtype(np.float32))
         arrays = _memories(q, k, v, out)
-        executor.raw("attention.cu", f"attention_forward_{found.size}", dtype, found.grid, (256,), [
-            *arrays, kept[0], kept[1] if totals else 0, found.space, scale * log2(e)],
+        which = "" if found.terms is None else "terms_"
+        executor.raw(
+            "attention.cu", f"attention_{which}forward_{found.size}", dtype, found.grid, (256,),
+            [*arrays, kept[0], kept[1] if totals else 0, found.space, *terms.last(found, scale)],
             found.shared_bytes)
-        scores = _scores(exact(q), exact(k), scale, causal)
-        assert_close(out, scores.softmax(-1) @ exact(v), dtype)
-        assert_close(kept[0], scores.logsumexp(-1), np.dtype(np.float32))
-        assert (kept[1] == (1 if totals else 77)).all()
+        scores = terms.scores(_scores(exact(q), exact(k), scale, causal))
+        assert_close(out, (_weights(scores) * terms.factors) @ exact(v), dtype)
+        if found.terms is None:
+            assert_close(kept[0], scores.logsumexp(-1), np.dtype(np.float32))
+            assert (kept[1] == (1 if totals else 77)).all()
+        else:
+            largest = scores.amax(-1).masked_fill((scores == -torch.inf).all(-1), 0)
+            sums = (scores - largest[..., None]).exp().sum(-1)
+            assert_close(kept[0], largest, np.dtype(np.float32))
+            assert_close(kept[1], sums.masked_fill(sums == 0, 1), np.dtype(np.float32))
 
     return Case(f"attention-{name}", check, HALVES)
 
@@ -85,6 +142,7 @@ def gradients(
     name: str, lead: tuple[int, ...], length: int, keys: int, features: int,
     value_features: int | None = None, *, causal: bool = False, layout: str = "contiguous",
     key_lead: tuple[int, ...] | None = None, wanted: str = "qkv", scale: float = 0.25,
+    mask: tuple[int, ...] | None = None, boolean: bool = True, p: float = 0.0,
 ) -> Case:
     """As `attention`, backward, of what forward would have kept; those of `wanted` are written."""
     value_features = value_features or features
@@ -96,28 +154,36 @@ def gradients(
         q, k, v, g = (_laid(normal(rng, shape, dtype), layout)
                       for shape in (*shapes, (*lead, length, value_features)))
         leaves = [exact(x).requires_grad_() for x in (q, k, v)]
-        scores = _scores(*leaves[:2], scale, causal)
-        attended = scores.softmax(-1) @ leaves[2]
+        terms = Terms(rng, dtype, mask, boolean, p, (*lead, length, keys))
+        scores = terms.scores(_scores(*leaves[:2], scale, causal))
+        attended = (_weights(scores) * terms.factors) @ leaves[2]
         exact_gradients = torch.autograd.grad(attended, leaves, exact(g))
         largest = scores.detach().amax(-1, keepdim=True)
+        largest = largest.masked_fill(largest == -torch.inf, 0)
         totals = (scores.detach() - largest).exp().sum(-1, keepdim=True)
+        totals = totals.masked_fill(totals == 0, 1)
         out = _laid(attended.detach().numpy().astype(dtype), layout)
         kept = [x.numpy().astype(np.float32) for x in (largest, totals)]
         made = {which: _laid(unwritten(shape, dtype), layout)
                 for which, shape in zip("qkv", shapes, strict=True) if which in wanted}
         found = fused.gradient_plan(
             *((x.shape, x.strides) for x in (q, k, v, out, g, kept[0])),
-            *((made[x].shape, made[x].strides) if x in made else None for x in "qkv"), causal)
+            *((made[x].shape, made[x].strides) if x in made else None for x in "qkv"), causal,
+            terms.at())
         assert found is not None
         numbers = unwritten(found.numbers, np.dtype(np.float32))
         memories = _memories(q, k, v, out, g)
         dq, dk, dv = (_memories(made[x])[0] if x in made else 0 for x in "qkv")
-        for which, grid, args in (
-                ("queries", found.query_grid, [*memories, *kept, numbers, dq]),
-                ("keys", found.key_grid, [*memories[:3], memories[4], numbers, dk, dv])):
+        kind = "" if found.terms is None else "terms_"
+        for which, grid, threads, args in (
+                ("queries", found.query_grid, found.query_threads,
+                 [*memories, *kept, numbers, dq]),
+                ("keys", found.key_grid, found.key_threads,
+                 [*memories[:3], memories[4], numbers, dk, dv])):
             executor.raw(
-                "attention_backward.cu", f"attention_backward_{which}_{found.size}", dtype, grid,
-                (found.threads,), [*args, found.space, scale * log2(e)], found.shared_bytes)
+                "attention_backward.cu", f"attention_{kind}backward_{which}_{found.size}", dtype,
+                grid, (threads,), [*args, found.space, *terms.last(found, scale)],
+                found.shared_bytes)
         for which, wanted_gradient in zip("qkv", exact_gradients, strict=True):
             if which in made:
                 assert_close(made[which], wanted_gradient, dtype)
@@ -138,6 +204,14 @@ CASES = [
     attention("large-heads-few-features", (1,), 30, 70, 104, 72),
     attention("side-by-side", (2, 3), 40, 40, 32, causal=True, layout="side by side"),
     attention("shared-heads", (2, 2, 3), 20, 30, 16, key_lead=(2, 2, 1)),
+    attention("mask", (2,), 131, 67, 64, mask=(131, 67)),
+    attention("mask-of-keys", (2, 2), 20, 70, 24, 40, mask=(2, 1, 1, 70)),
+    attention("mask-of-queries", (2,), 140, 20, 72, mask=(2, 140, 1)),
+    attention("sum", (2, 2), 70, 90, 32, mask=(2, 70, 90), boolean=False),
+    attention("dropout", (2,), 131, 72, 64, p=0.4),
+    attention("dropout-causal", (2,), 70, 80, 104, causal=True, p=0.4),
+    attention("sum-and-dropout", (2, 2), 20, 24, 16, mask=(2, 1, 20, 24), boolean=False, p=0.4,
+              key_lead=(2, 1), layout="side by side"),
     gradients("one-key", (), 1, 1, 8),
     gradients("large-scores", (), 40, 1, 8, scale=30.0),
     gradients("one-query", (2,), 1, 130, 64),
@@ -154,4 +228,12 @@ CASES = [
     gradients("shared-matrices", (2, 3), 20, 30, 16, key_lead=(1, 3), layout="side by side"),
     gradients("of-keys-alone", (2,), 20, 30, 16, wanted="k"),
     gradients("of-values-alone", (2,), 20, 30, 16, wanted="v"),
+    gradients("mask", (2,), 131, 67, 64, mask=(131, 67)),
+    gradients("mask-of-keys", (2, 2), 20, 70, 24, 40, mask=(2, 1, 1, 70)),
+    gradients("mask-of-queries", (2,), 140, 20, 72, mask=(2, 140, 1)),
+    gradients("sum", (2, 2), 70, 90, 32, mask=(2, 70, 90), boolean=False),
+    gradients("dropout", (2,), 131, 136, 64, p=0.4),
+    gradients("dropout-causal", (2,), 70, 80, 104, causal=True, p=0.4),
+    gradients("sum-and-dropout", (2, 2), 20, 24, 16, mask=(2, 2, 20, 24), boolean=False, p=0.4,
+              key_lead=(1, 2)),
 ]

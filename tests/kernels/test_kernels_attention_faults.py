@@ -19,8 +19,9 @@ from kernel_toolchain import FIBERS, THREADS, Build
 from gtensor.backend import kernels
 
 FORWARD, BACKWARD = "attention.cu", "attention_backward.cu"
-KERNELS = {FORWARD: ["attention_forward_64<__half>"],
-           BACKWARD: [f"attention_backward_{which}_64<__half>" for which in ("queries", "keys")]}
+KERNELS = {FORWARD: ["attention_forward_64<__half>", "attention_terms_forward_64<__half>"],
+           BACKWARD: [f"attention_{terms}backward_{which}_64<__half>"
+                      for terms in ("", "terms_") for which in ("queries", "keys")]}
 TEXTS = {file: kernels.source(file) for file in KERNELS}
 RACE, OVERFLOW, NAN = "ThreadSanitizer: data race", "heap-buffer-overflow", "nan"
 UNWAITED = "a thread ends before it has waited for its copies"
@@ -29,12 +30,18 @@ CASES = {
         attention("causal", (), 140, 150, 24, 40, causal=True),
         attention("tails", (1,), 20, 150, 40, 24, layout="side by side"),
         attention("heads", (2, 2), 5, 9, 24, 40, key_lead=(2, 1)),
+        attention("mask", (2, 2), 20, 9, 8, mask=(2, 1, 20, 9)),
+        attention("sum", (2,), 20, 9, 8, mask=(2, 20, 9), boolean=False),
+        attention("dropout", (2,), 20, 72, 8, p=0.4),
     ],
     BACKWARD: [
         gradients("causal", (), 140, 300, 24, 40, causal=True),
         gradients("tails", (1,), 70, 75, 40, 24, layout="side by side"),
         gradients("heads", (2, 2), 5, 9, 24, 40, key_lead=(2, 1)),
         gradients("large-scores", (), 40, 1, 8, scale=30.0),
+        gradients("mask", (2, 2), 20, 9, 8, mask=(2, 1, 20, 9)),
+        gradients("sum", (2,), 20, 9, 8, mask=(2, 20, 9), boolean=False),
+        gradients("dropout", (2,), 20, 72, 8, p=0.4),
     ],
 }
 RACED = {FORWARD: [attention("raced", (), 20, 150, 8, causal=False)],
@@ -121,6 +128,31 @@ FAULTS = {
     "all matrices of the first head": Fault("rest /= length;", "rest = 0;"),
     "values where the keys of a head lie": Fault("v += at * lead.v", "v += at * lead.k"),
     "logarithms of another base": Fault("0.693147180559945309f", "1.0f"),
+    "a row of the mask too far": Fault("query * static_cast<int>(space.rows.mask)",
+                                       "(query + 1) * static_cast<int>(space.rows.mask)"),
+    "a key of the mask too far": Fault("key * static_cast<int>(space.key_step)",
+                                       "(key + 1) * static_cast<int>(space.key_step)"),
+    "the mask of the first matrix": Fault("mask += at * space.lead[axis].mask", "mask += 0"),
+    "a mask along another axis": Fault("at * space.lead[axis].mask", "at * space.lead[0].mask"),
+    "rows of the mask behind the last one": Fault(
+        "query >= static_cast<int>(space.rows.length)", "query < 0", OVERFLOW),
+    "keys of the mask behind the last one": Fault(
+        "key >= static_cast<int>(space.keys)", "key < 0", OVERFLOW),
+    "a mask whose False takes part": Fault("mask[at] ? scaled", "!mask[at] ? scaled"),
+    "a mask that is scaled": Fault("return scaled + gt_up(", "return scaled + scale * gt_up("),
+    "dropout of the first matrix": Fault("number * space.rows.length + query", "query"),
+    "dropout of the row before": Fault("number * space.rows.length + query",
+                                       "number * space.rows.length + query - 1"),
+    "dropout of the eight keys before": Fault("(space.keys / 8) + eighth",
+                                              "(space.keys / 8) + eighth - 1"),
+    "dropout of another seed": Fault("dropout.seed,", "dropout.seed + 1,"),
+    "dropout's words in another order": Fault("words[i / 2] >> i % 2 * 32",
+                                              "words[i % 4] >> i / 4 * 32"),
+    "dropout drawn for another lane": Fault("drawn, n % 4, 4)", "drawn, (n + 1) % 4, 4)"),
+    "dropout of the rows eight further on": Fault("n / 4 * 16 + e / 2 * 8", "n / 4 * 16"),
+    "weights that are kept do not grow": Fault("? dropout.factor", "? 1.0f"),
+    "dropped weights missing in the sums": Fault("(words[i / 2] >>", "0 * (words[i / 2] >>"),
+    "a largest score without its mask": Fault("none ? 0.0f : top[half];", "0.0f;"),
 }
 
 
@@ -203,12 +235,38 @@ BACKWARD_FAULTS = {
     "a delta of one lane": _backward("other < pieces; other", "other < 1; other"),
     "a sum that is not used": _backward("log2f(totals[saved])", "0 * totals[saved]"),
     "logarithms of another base": _backward("1.44269504088896341f", "1.0f"),
-    "values that differ less": _backward("(changes[m][n][e] - known[m][e / 2].y)",
+    "values that differ less": _backward("(changes[m][n][e] - known[m][e / 2].delta)",
                                          "changes[m][n][e]"),
     "the first of matrices that share keys alone": _backward("repeat < repeats", "repeat < 1"),
     "numbers of the first matrix that shares keys": _backward(
-        "(matrix + repeat) * (padded / 2)", "(matrix) * (padded / 2)"),
+        "(matrix + repeat) * (padded /", "(matrix) * (padded /"),
     "all matrices of the first head": _backward("matrix /= length;", "matrix = 0;"),
+    "dropout drawn for other queries": _backward("terms.kept(origin + lane", "terms.kept(origin"),
+    "dropout drawn for other keys": _backward("begin / 8 + i)", "begin / 8)"),
+    "dropout of another lane's keys": _backward(">> lane / 4;", ";"),
+    "dropout of another lane's queries": _backward(
+        "drawn, n * 8 + lane % 4 * 2 + e)", "drawn, n * 8 + lane % 4 * 2)"),
+    "dropped weights in the gradient of values": _backward(
+        "weights[m][n][e] *= terms.factor", "weights[m][n][e] += 0 * terms.factor"),
+    "changes through dropped weights": _backward(
+        "changes[m][n][e] *=\n", "changes[m][n][e] += 0 *\n"),
+    "changes of keys through dropped weights": _backward(
+        "changes[m][n][e] *= terms.factor(kept[e % 2]",
+        "changes[m][n][e] += 0 * terms.factor(kept[e % 2]"),
+    "dropout of queries drawn for another lane": _backward("drawn, n, 4)", "drawn, n ^ 1, 4)"),
+    "dropout of queries eight further on": _backward(
+        "terms.kept(begin + lane / 4 + i * 8", "terms.kept(begin + lane / 4"),
+    "queries and keys of a mask exchanged": _backward(
+        "weights[m][n][e] = terms.score(weights[m][n][e], power_scale,\n"
+        "                                               origin + n * 8",
+        "weights[m][n][e] = terms.score(weights[m][n][e], power_scale,\n"
+        "                                               begin + n * 8"),
+    "the mask of the first matrix of keys": _backward("terms.enter(matrix + repeat)",
+                                                      "terms.enter(0)"),
+    "the mask of the first matrix of queries": _backward("terms.enter(matrix);",
+                                                         "terms.enter(0);"),
+    "a gradient of another base": _backward("Terms::present ? scale :", "false ? scale :"),
+    "a largest score that is not used": _backward("score - largest", "score"),
     "gradients of values where those of keys lie": _backward("dv += at * lead.dv",
                                                              "dv += at * lead.dk"),
 }

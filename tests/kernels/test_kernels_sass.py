@@ -102,7 +102,8 @@ def test_attention_uses_tensor_cores(
         assert found.keys() >= TENSOR_CORES and not found.keys() & LOCAL
         assert found["HMMA"] == 64 * twice and found["LDSM"] == 36 * twice
         assert found["LDGSTS"] == 12 * twice and found["BAR"] == 3
-        assert sum(found.values()) <= 1100 + 500 * twice  # the trial's had 1,329
+        most = 1100 + 500 * twice  # the trial's had 1,329
+        assert sum(found.values()) <= (3100 if "terms" in name else most)
         assert "STG.E.128" in code
 
 
@@ -116,15 +117,17 @@ def test_attention_backward_uses_tensor_cores(
     """
     program = compiler.kernel_file("attention_backward.cu", ("__nv_bfloat16",), architecture)
     codes = disassembled(program.cubin, kept_in)
-    assert len(codes) == 4
+    assert len(codes) == 8
     for name, code in codes.items():
         found = instructions(code)
         products, loads = (4, {"64": 48, "128": 80}) if "keys" in name else (
             3, {"64": 40, "128": 64})
         (size,) = [size for size in loads if f"_{size}I" in name]
+        if "terms_backward_keys_64" in name:  # a warp of 16 rows
+            products, loads = 2, {size: 40}
         assert found.keys() >= TENSOR_CORES and not found.keys() & LOCAL
         assert found["HMMA"] == 32 * products and found["LDSM"] == loads[size]
-        assert found["BAR"] == 2 and sum(found.values()) <= 3000
+        assert found["BAR"] == 2 and sum(found.values()) <= (4000 if "terms" in name else 3000)
         assert "STG.E.128" in code and "LDG.E.128" in code or "keys" in name
 
 

@@ -39,7 +39,7 @@ _SCALE = 2**32
 _ENDLESS = 2**63  # more elements than any array has
 
 
-def _threshold(p: float) -> int:
+def keep_threshold(p: float) -> int:
     """Elements whose 32 bits are below this are dropped."""
     return min(round(p * _SCALE), _SCALE)
 
@@ -72,7 +72,7 @@ def _dropout_cpu(
 ) -> Array:
     if out is None:
         out = host().empty(x.shape, x.dtype, "dropout")
-    threshold, work = _threshold(p), computed_in(x.dtype)
+    threshold, work = keep_threshold(p), computed_in(x.dtype)
     if threshold == _SCALE:
         out[...] = 0
         return out
@@ -96,35 +96,25 @@ def _repeated_cpu(x: Array, out: Array, p: float, seed: int, shared: int) -> Non
         place = (*(slice(None),) * shared, *key, ...)
         part = x[place].astype(work, copy=False) * work.type(1 / (1 - p))
         count = prod(part.shape[shared:])
-        kept = _kept(seed, start, count, _threshold(p)).reshape(part.shape[shared:])
+        kept = _kept(seed, start, count, keep_threshold(p)).reshape(part.shape[shared:])
         out[place] = masked(part, kept, out=part)
         start += count
 
 
-# `(i + first) % size` is the element's place; the rounds are NumPy's philox4x64, key (seed, 0).
-_PHILOX = """
-unsigned long long e = i + first;
+# `(i + first) % size` is the element's place.
+_MASKED = """
+unsigned long long e = i + first, words[4];
 if (e >= size) e %= size;
-unsigned long long c0 = e % 65536 / 8 + 1, c1 = e / 65536, c2 = 0, c3 = 0, k0 = seed, k1 = 0;
-for (int turn = 0; turn < 10; ++turn) {
-  const unsigned long long m0 = 0xD2E7470EE14C6C93ULL, m1 = 0xCA5A826395121157ULL;
-  const unsigned long long high0 = __umul64hi(m0, c0), low0 = m0 * c0;
-  const unsigned long long high1 = __umul64hi(m1, c2), low1 = m1 * c2;
-  c0 = high1 ^ c1 ^ k0;
-  c1 = low1;
-  c2 = high0 ^ c3 ^ k1;
-  c3 = low0;
-  k0 += 0x9E3779B97F4A7C15ULL;
-  k1 += 0xBB67AE8584CAA73BULL;
-}
+gt_philox(words, seed, e / 8);
 const int lane = e % 8 / 2;
-const unsigned long long word = lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3;
+const unsigned long long word =
+    lane == 0 ? words[0] : lane == 1 ? words[1] : lane == 2 ? words[2] : words[3];
 const unsigned long long bits = e % 2 ? word >> 32 : word & 0xFFFFFFFFULL;
 y = bits < threshold ? T(0) : T(gt_up(x) * gt_float<T>(scale));
 """
 _kernel = elementwise(
-    "T x, uint64 seed, uint64 first, uint64 size, uint64 threshold, float64 scale", "T y", _PHILOX,
-    "number.cuh", "gt_dropout")
+    "T x, uint64 seed, uint64 first, uint64 size, uint64 threshold, float64 scale", "T y", _MASKED,
+    "philox.cuh", "gt_dropout")
 
 
 def _dropout_gpu(
@@ -132,12 +122,12 @@ def _dropout_gpu(
 ) -> Array:
     """The seed may be in device memory, 0-d."""
     size = max(1, prod(x.shape[shared:]))
-    return _kernel(x, seed, 0, size, _threshold(p), _factor(p), out=out)
+    return _kernel(x, seed, 0, size, keep_threshold(p), keep_factor(p), out=out)
 
 
-def _factor(p: float) -> float:
+def keep_factor(p: float) -> float:
     """The factor of kept elements."""
-    return 1 / (1 - p) if _threshold(p) < _SCALE else 0.0
+    return 1 / (1 - p) if keep_threshold(p) < _SCALE else 0.0
 
 
 def keep_factors(
@@ -149,11 +139,11 @@ def keep_factors(
     After `size` elements the mask repeats.
     """
     if device.type == "cpu":
-        kept = _kept_again(seed, first % size, prod(shape), _threshold(p), size)
-        return np.multiply(kept.reshape(shape), _factor(p), dtype=dtype)
+        kept = _kept_again(seed, first % size, prod(shape), keep_threshold(p), size)
+        return np.multiply(kept.reshape(shape), keep_factor(p), dtype=dtype)
     factors = device.workspace(prod(shape), dtype)(0, shape)
     factors[...] = 1
-    return _kernel(factors, seed, first, size, _threshold(p), _factor(p), out=factors)
+    return _kernel(factors, seed, first, size, keep_threshold(p), keep_factor(p), out=factors)
 
 
 def _scaled(ns: Namespace, x: Any, factors: Any) -> Any:

@@ -196,8 +196,9 @@ def attention_path(
     shape = (*lead, q.shape[-2], v.shape[-1])
     if out is None:
         out = fused.laid_as(device, shape, q, "attention")
-    if mask is None and not dropout_p and fused.serves(device, q.dtype, scale):
-        kept = fused.attend(device, q, k, v, out, scale=scale, is_causal=is_causal)
+    if fused.serves(device, q.dtype, scale):
+        kept = fused.attend(device, q, k, v, mask, out, scale=scale, is_causal=is_causal,
+                            dropout_p=dropout_p, seed=seed, shared=shared)
         if kept is not None:
             return out, *kept
     blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
@@ -282,9 +283,9 @@ def write_gradients(
     dropout_p: float, seed: int, shared: int = 0
 ) -> None:
     """The same into arrays that are there, None where no gradient is wanted."""
-    if mask is None and not dropout_p and fused.serves(device, q.dtype, scale) and fused.gradients(
-            device, g, q, k, v, attended, largest, total, made[:3], scale=scale,
-            is_causal=is_causal):
+    if made[3] is None and fused.serves(device, q.dtype, scale) and fused.gradients(
+            device, g, q, k, v, mask, attended, largest, total, made[:3], scale=scale,
+            is_causal=is_causal, dropout_p=dropout_p, seed=seed, shared=shared):
         return
     blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
                      dropout_p=dropout_p, seed=seed, shared=shared)

@@ -1,9 +1,11 @@
 """Attention on tensor cores, where its kernels serve: forward as one launch, backward as two.
 
 They (kernels/attention.cu, kernels/attention_backward.cu) serve halves on devices from sm_80 on,
-without a mask or dropout, with a positive scale, head sizes up to 128 that are multiples of 8, any
-strides that are multiples of 16 bytes, and features side by side. Backward sums over the leading
-axes along which keys and values both repeat. All other calls take the blocks of blocks.py.
+with a positive scale, head sizes up to 128 that are multiples of 8, any strides that are multiples
+of 16 bytes, and features side by side; masks that are boolean or of the dtype of the others, of any
+strides and without a gradient; dropout of as many keys as are a multiple of 8. Backward sums over
+the leading axes along which keys and values both repeat. All other calls take the blocks of
+blocks.py.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 
 from gtensor.backend.kernels import NULL, raw
 from gtensor.backend.layouts import Axis, merged
+from gtensor.ops.activations.dropout import keep_factor, keep_threshold
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -31,10 +34,12 @@ _ARCHITECTURE = 80
 _PACK = 8  # halves in 16 bytes
 _MOST_ROWS, _MOST_BLOCKS = 1 << 30, 2**31 - 1
 _SIZES = (64, 128)  # of heads, at most
-_FORWARD = {size: raw("attention.cu", f"attention_forward_{size}") for size in _SIZES}
-_QUERY_GRADIENTS, _KEY_GRADIENTS = (
-    {size: raw("attention_backward.cu", f"attention_backward_{which}_{size}") for size in _SIZES}
-    for which in ("queries", "keys"))
+_FORWARD, _QUERY_GRADIENTS, _KEY_GRADIENTS = (
+    {(size, bool(terms)): raw(file, f"attention_{terms}{which}_{size}")
+     for size in _SIZES for terms in ("", "terms_")}
+    for file, which in (("attention.cu", "forward"),
+                        ("attention_backward.cu", "backward_queries"),
+                        ("attention_backward.cu", "backward_keys")))
 
 
 def _structure(arrays: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype:
@@ -49,8 +54,22 @@ _SPACE = _structure(("q", "k", "v", "out"), ("matrices", *_NUMBERS))
 _GRADIENT_SPACE = _structure(("q", "k", "v", "out", "g", "saved", "dq", "dk", "dv"),
                              ("matrices", "repeats", *_NUMBERS))
 
+# Of leading axes and of queries: the length, steps of the mask, of numbers of matrices.
+_TERM_AXIS = np.dtype([(name, np.int64) for name in ("length", "mask", "number")])
+_TERMS = np.dtype([("lead", _TERM_AXIS, (_LEAD_AXES,)), ("rows", _TERM_AXIS),
+                   *((name, np.int64) for name in ("key_step", "keys", "itemsize"))])
+
 At: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # shape, and strides in bytes
 Steps: TypeAlias = tuple[int, ...]  # elements from one index to the next; all axes but the last
+
+
+class Terms(NamedTuple):
+    """How a mask lies, and whether weights are dropped."""
+
+    mask: At | None  # broadcasts to the shape of the weights
+    itemsize: int  # of the mask: 1 is boolean, 2 of halves
+    drops: bool
+    shared: int  # leading axes along which the dropout repeats
 
 
 class Plan(NamedTuple):
@@ -60,6 +79,7 @@ class Plan(NamedTuple):
     grid: tuple[int, ...]
     shared_bytes: int
     space: np.void  # gt_attention
+    terms: np.void | None  # gt_attention_terms, where there are such
 
 
 class GradientPlan(NamedTuple):
@@ -68,14 +88,18 @@ class GradientPlan(NamedTuple):
     size: int
     query_grid: tuple[int, ...]
     key_grid: tuple[int, ...]
-    threads: int
+    query_threads: int
+    key_threads: int
     shared_bytes: int
     numbers: int  # float32 that the first one computes for the second one
     space: np.void  # gt_attention_gradients
+    terms: np.void | None
 
 
 @lru_cache(1024)
-def plan(q: At, k: At, v: At, out: At, is_causal: bool) -> Plan | None:
+def plan(
+    q: At, k: At, v: At, out: At, is_causal: bool, terms: Terms | None = None
+) -> Plan | None:
     """The launch for arrays of halves, which begin at multiples of 16 bytes; None if there is none.
 
     Args:
@@ -84,6 +108,7 @@ def plan(q: At, k: At, v: At, out: At, is_causal: bool) -> Plan | None:
         v: (..., S, E_v).
         out: (..., L, E_v), with all leading axes.
         is_causal: a query sees no keys behind its own position.
+        terms: of a mask or dropout.
     """
     lead = out[0][:-2]
     size = _size(q, v, lead)
@@ -91,15 +116,15 @@ def plan(q: At, k: At, v: At, out: At, is_causal: bool) -> Plan | None:
     blocks = prod(lead) * -(-q[0][-2] // _QUERIES)
     if not size or None in steps or blocks > _MOST_BLOCKS:
         return None
-    space = _filled(_SPACE, q, v, lead, steps, range(len(lead)), is_causal)
+    space = _filled(_SPACE, q, v, lead, steps, range(len(lead)), is_causal, terms)
     return None if space is None else Plan(
-        size, (blocks,), (_QUERIES + 4 * _KEYS) * size * 2, space)
+        size, (blocks,), (_QUERIES + 4 * _KEYS) * size * 2, *space)
 
 
 @lru_cache(1024)
 def gradient_plan(
     q: At, k: At, v: At, out: At, g: At, saved: At, dq: At | None, dk: At | None, dv: At | None,
-    is_causal: bool,
+    is_causal: bool, terms: Terms | None = None,
 ) -> GradientPlan | None:
     """The launches of backward; as `plan`.
 
@@ -124,11 +149,13 @@ def gradient_plan(
     blocks = matrices * rows, prod(shared) * -(-k[0][-2] // _OWNED)
     if max(blocks) > _MOST_BLOCKS:
         return None
-    space = _filled(_GRADIENT_SPACE, q, v, lead, steps, order, is_causal,
+    space = _filled(_GRADIENT_SPACE, q, v, lead, steps, order, is_causal, terms,
                     repeats=matrices // prod(shared))
     return None if space is None else GradientPlan(
         size, blocks[:1], blocks[1:], _GRADIENT_THREADS[size],
-        (2 * _OWNED + 4 * _PASSING) * size * 2, matrices * rows * _OWNED * 2, space)
+        _GRADIENT_THREADS[size if terms is None else 128],
+        (2 * _OWNED + 4 * _PASSING) * size * 2,
+        matrices * rows * _OWNED * (2 if terms is None else 3), *space)
 
 
 def _size(q: At, v: At, lead: tuple[int, ...]) -> int:
@@ -153,26 +180,59 @@ def _steps(x: At, lead: int, itemsize: int = 2, aligned: int = 16) -> Steps | No
 
 def _filled(
     structure: np.dtype, q: At, v: At, lead: tuple[int, ...], steps: list[Any],
-    order: Iterable[int], is_causal: bool, **numbers: int,
-) -> Any:
-    """A kernel's structure with the leading axes in this order; None if there are too many."""
+    order: Iterable[int], is_causal: bool, terms: Terms | None, **numbers: int,
+) -> tuple[Any, Any] | None:
+    """A kernel's structures with the leading axes in this order; None if there are too many."""
+    length, keys = q[0][-2], v[0][-2]
+    count = len(steps)
+    found = None if terms is None else _term_steps(terms, (*lead, length, keys))
+    if found is not None:
+        steps = [*steps, *(step[:-1] for step in found)]
+    elif terms is not None:
+        return None
     axes = merged(Axis(lead[i], tuple(step[i] for step in steps)) for i in order)
     if len(axes) > _LEAD_AXES:
         return None
+    axes = [Axis(1, (0,) * len(steps))] * (_LEAD_AXES - len(axes)) + axes
+    rows = Axis(length, tuple(step[-1] for step in steps))
     space: Any = np.zeros((), structure)
-    none = (1, *(0,) * len(steps))
-    space["lead"] = [(axis.length, *axis.steps) for axis in reversed(axes)] + [none] * (
-        _LEAD_AXES - len(axes))
-    space["rows"] = (q[0][-2], *(step[-1] for step in steps))
-    numbers |= {"matrices": prod(lead), "keys": v[0][-2], "features": q[0][-1],
+    space["lead"] = [(axis.length, *axis.steps[:count]) for axis in reversed(axes)]
+    space["rows"] = (length, *rows.steps[:count])
+    numbers |= {"matrices": prod(lead), "keys": keys, "features": q[0][-1],
                 "value_features": v[0][-1], "causal": is_causal}
     for name, number in numbers.items():
         space[name] = number
-    return space[()]
+    if terms is None or found is None:
+        return space[()], None
+    more: Any = np.zeros((), _TERMS)
+    more["lead"] = [(axis.length, *axis.steps[count:]) for axis in reversed(axes)]
+    more["rows"] = (length, *rows.steps[count:])
+    more["key_step"], more["keys"], more["itemsize"] = found[0][-1], keys, terms.itemsize
+    return space[()], more[()]
+
+
+def _term_steps(terms: Terms, whole: tuple[int, ...]) -> tuple[Steps, Steps] | None:
+    """Of the mask, and of the numbers of matrices; all axes. None if the kernels do not serve.
+
+    In the kernels places within a matrix of the mask have 32 bits; eight keys share random bits.
+    """
+    if terms.drops and whole[-1] % 8:
+        return None
+    mask: Steps = (0,) * len(whole)
+    if terms.mask is not None:
+        shape, strides = terms.mask
+        mask = mask[len(shape):] + tuple(
+            0 if n == 1 else stride // terms.itemsize
+            for n, stride in zip(shape, strides, strict=True))
+        if sum(n * abs(step) for n, step in zip(whole[-2:], mask[-2:], strict=True)) >= 1 << 31:
+            return None
+    own = whole[terms.shared:-2]
+    numbers = (0,) * terms.shared + tuple(prod(own[i + 1:]) for i in range(len(own))) + (0, 0)
+    return mask, numbers
 
 
 def serves(device: Device, dtype: Any, scale: float) -> bool:
-    """Whether attention of this dtype, without a mask and dropout, may be so few launches."""
+    """Whether attention of this dtype may be so few launches."""
     return (device.architecture >= _ARCHITECTURE and dtype.name in _DTYPES
             and 0 < scale < np.inf)
 
@@ -193,30 +253,58 @@ def _at(x: Array) -> At:
     return x.shape, x.strides
 
 
+def _terms(mask: Array | None, dropout_p: float, shared: int) -> Terms | None:
+    """None without a mask and dropout."""
+    if mask is None and not dropout_p:
+        return None
+    return Terms(None if mask is None else _at(mask), 0 if mask is None else mask.dtype.itemsize,
+                 dropout_p > 0, shared)
+
+
+def _of_dtype(mask: Array | None, q: Array) -> bool:
+    return mask is None or mask.dtype.kind == "b" or mask.dtype == q.dtype
+
+
+def _last(
+    terms: np.void | None, scale: float, mask: Array | None, dropout_p: float, seed: int | Array
+) -> tuple[Any, ...]:
+    """The last arguments of a kernel: the scale, that of a mask and of dropout, where there are."""
+    if terms is None:
+        return (scale * log2(e),)
+    place, number = (NULL, seed) if isinstance(seed, int) else (seed, 0)
+    dropped = (keep_threshold(dropout_p), keep_factor(dropout_p)) if dropout_p else (0, 1.0)
+    return scale, NULL if mask is None else mask, terms, place, number, *dropped
+
+
 def attend(
-    device: Device, q: Array, k: Array, v: Array, out: Array, *, scale: float, is_causal: bool
+    device: Device, q: Array, k: Array, v: Array, mask: Array | None, out: Array, *, scale: float,
+    is_causal: bool, dropout_p: float, seed: int | Array, shared: int,
 ) -> tuple[Array, Array] | None:
     """Write the output; what blocks.py keeps of each query, (..., L, 1): a number and a sum.
 
-    The number is the logarithm of the sum of exponentials, relative to which the sum is 1. None,
-    and nothing is written, where the kernel does not serve.
+    Without a mask and dropout the number is the logarithm of the sum of exponentials, relative to
+    which the sum is 1; else it is the largest score. None, and nothing is written, where the kernel
+    does not serve.
     """
     arrays: tuple[Any, ...] = (q, k, v, out)
     if any(x.dtype != q.dtype or x.data.ptr % 16 for x in arrays):
         return None
-    launch = plan(*map(_at, arrays), is_causal)
-    if launch is None:
+    terms = _terms(mask, dropout_p, shared)
+    launch = plan(*map(_at, arrays), is_causal, terms)
+    if launch is None or not _of_dtype(mask, q):
         return None
     logs, totals = device.empty((2, *out.shape[:-1], 1), np.float32, "attention")
-    _FORWARD[launch.size][q.dtype](
-        launch.grid, (_THREADS,), (*arrays, logs, totals, launch.space, scale * log2(e)),
-        shared_mem=launch.shared_bytes)
+    _FORWARD[launch.size, terms is not None][q.dtype](
+        launch.grid, (_THREADS,),
+        (*arrays, logs, totals, launch.space,
+         *_last(launch.terms, scale, mask, dropout_p, seed)), shared_mem=launch.shared_bytes)
     return logs, totals
 
 
 def gradients(
-    device: Device, g: Any, q: Array, k: Array, v: Array, attended: Array, largest: Array,
-    totals: Array, made: Sequence[Any], *, scale: float, is_causal: bool,
+    device: Device, g: Any, q: Array, k: Array, v: Array, mask: Array | None, attended: Array,
+    largest: Array, totals: Array, made: Sequence[Any], *, scale: float, is_causal: bool,
+    dropout_p: float, seed: int | Array, shared: int,
 ) -> bool:
     """Write the gradients of q, k and v; False, and nothing is written, where no kernel serves.
 
@@ -232,18 +320,20 @@ def gradients(
             largest.strides != totals.strides) or any(
             x is not None and x.data.ptr % 16 for x in made):
         return False
+    terms = _terms(mask, dropout_p, shared)
     launch = gradient_plan(*map(_at, (*read, largest)),
-                           *(None if x is None else _at(x) for x in made), is_causal)
-    if launch is None:
+                           *(None if x is None else _at(x) for x in made), is_causal, terms)
+    if launch is None or not _of_dtype(mask, q):
         return False
     numbers = device.empty((launch.numbers,), np.float32, "attention_grad")
     dq, dk, dv = (NULL if x is None else x for x in made)
-    common = launch.space, scale * log2(e)
-    _QUERY_GRADIENTS[launch.size][q.dtype](
-        launch.query_grid, (launch.threads,),
+    common = launch.space, *_last(launch.terms, scale, mask, dropout_p, seed)
+    kernels = launch.size, terms is not None
+    _QUERY_GRADIENTS[kernels][q.dtype](
+        launch.query_grid, (launch.query_threads,),
         (*read, largest, totals, numbers, dq, *common), shared_mem=launch.shared_bytes)
     if made[1] is not None or made[2] is not None:
-        _KEY_GRADIENTS[launch.size][q.dtype](
-            launch.key_grid, (launch.threads,), (q, k, v, g, numbers, dk, dv, *common),
+        _KEY_GRADIENTS[kernels][q.dtype](
+            launch.key_grid, (launch.key_threads,), (q, k, v, g, numbers, dk, dv, *common),
             shared_mem=launch.shared_bytes)
     return True

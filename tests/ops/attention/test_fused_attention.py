@@ -16,6 +16,7 @@ import torch.nn.functional as TF
 import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor.ops.attention import fused
+from gtensor.ops.attention.attention import attention
 
 SEEDS = range(10)
 HALVES = ("float16", "bfloat16")
@@ -30,23 +31,30 @@ def error(found: Any, wanted: torch.Tensor) -> float:
 
 def errors(
     seed: int, dtype: str, causal: bool, heads: int, lengths: tuple[int, int], size: int,
+    mask: str = "none",
 ) -> tuple[list[float], list[float]]:
     """Of the output and of three gradients against float64: ours, and PyTorch's."""
     rng = np.random.default_rng(seed)
     shapes = [(2, heads, lengths[0], size), *[(2, heads, lengths[1], size)] * 2]
     whole = [torch.from_numpy(rng.standard_normal(shape)).to(getattr(torch, dtype))
              for shape in (*shapes, shapes[0])]
+    added = torch.from_numpy(rng.standard_normal((1, heads, *lengths))).to(getattr(torch, dtype))
+    masked = {"none": None, "boolean": (added > -0.5)[:, :1], "sum": added}[mask]
 
     def theirs(kind: torch.dtype) -> list[torch.Tensor]:
         q, k, v = (x.to(kind).requires_grad_() for x in whole[:3])
-        y = TF.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        like = masked.to(kind) if mask == "sum" and masked is not None else masked
+        y = TF.scaled_dot_product_attention(q, k, v, like, is_causal=causal)
         return [y.detach(), *torch.autograd.grad(y, (q, k, v), whole[3].to(kind))]
 
     ours = [gt.tensor(x.double().numpy(), dtype=getattr(gt, dtype), device="cuda")
             for x in whole]
     for x in ours[:3]:
         x.requires_grad_()
-    y = F.scaled_dot_product_attention(*ours[:3], is_causal=causal)
+    laid = None if masked is None else gt.tensor(
+        masked.double().numpy() > 0 if mask == "boolean" else masked.double().numpy(),
+        dtype=gt.bool if mask == "boolean" else getattr(gt, dtype), device="cuda")
+    y = F.scaled_dot_product_attention(*ours[:3], laid, is_causal=causal)
     y.backward(ours[3])
     exact = theirs(torch.float64)
     found = [x.detach().numpy().astype(np.float64) for x in (y, *(x.grad for x in ours[:3]))]
@@ -64,6 +72,18 @@ def test_values_and_gradients_are_as_exact_as_pytorchs(
     dtype: str, heads: int, lengths: tuple[int, int], size: int, causal: bool
 ) -> None:
     found = np.array([errors(seed, dtype, causal, heads, lengths, size) for seed in SEEDS])
+    ours, theirs = found.mean(axis=0)
+    assert (ours <= WORST * theirs).all(), (ours / theirs, ours)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mask", ["boolean", "sum"])
+@pytest.mark.parametrize(("heads", "lengths", "size"), [(2, (40, 70), 64), (1, (70, 40), 128)])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_masked_attention_is_as_exact_as_pytorchs(
+    dtype: str, heads: int, lengths: tuple[int, int], size: int, mask: str
+) -> None:
+    found = np.array([errors(seed, dtype, False, heads, lengths, size, mask) for seed in SEEDS])
     ours, theirs = found.mean(axis=0)
     assert (ours <= WORST * theirs).all(), (ours / theirs, ours)
 
@@ -104,6 +124,27 @@ def test_a_plan_has_strides_of_views_and_of_shared_heads() -> None:
     assert plan.space["rows"].tolist() == (10, row, row, row, 16)
 
 
+def test_a_plan_has_the_steps_of_a_mask_and_the_numbers_of_matrices() -> None:
+    q, k = at(2, 3, 10, 16), at(2, 3, 24, 16)
+    terms = fused.Terms(((3, 1, 24), (48, 48, 2)), 2, True, 1)
+    plan = fused.plan(q, k, k, q, False, terms)
+    assert plan is not None and plan.terms is not None
+    assert plan.terms["lead"].tolist() == [(3, 24, 1), (2, 0, 0), *[(1, 0, 0)] * 2]
+    assert plan.terms["rows"].tolist() == (10, 0, 0)
+    assert plan.terms[["key_step", "keys", "itemsize"]].tolist() == (1, 24, 2)
+    alone = fused.plan(q, k, k, q, False, fused.Terms(((10, 24), (24, 1)), 1, False, 0))
+    assert alone is not None and alone.terms is not None
+    assert alone.terms["lead"][0].tolist() == (6, 0, 1)  # two axes are one
+    assert alone.terms["rows"].tolist() == (10, 24, 0)
+
+
+def test_no_plan_of_masks_and_dropout() -> None:
+    q, k = at(10, 16), at(20, 16)
+    assert fused.plan(q, k, k, q, False, fused.Terms(None, 0, True, 0)) is None  # not eight keys
+    far = ((10, 20), (1 << 30, 2))
+    assert fused.plan(q, k, k, q, False, fused.Terms(far, 2, False, 0)) is None
+
+
 @pytest.mark.parametrize(("q", "k", "why"), [
     (at(5, 12), at(7, 12), "features that are no multiple of 8"),
     (at(5, 136), at(7, 136), "too many features"),
@@ -131,7 +172,7 @@ def gradient_plan(q: fused.At, k: fused.At, v: fused.At, lead: tuple[int, ...] =
 
 def test_a_plan_of_gradients_says_how_the_kernels_are_launched() -> None:
     plan = gradient_plan(at(2, 3, 130, 64), at(2, 3, 300, 64), at(2, 3, 300, 40), (2, 3), True)
-    assert plan is not None and plan.size == 64 and plan.threads == 128
+    assert plan is not None and plan.size == 64 and plan.query_threads == plan.key_threads == 128
     assert (plan.query_grid, plan.key_grid) == ((2 * 3 * 2,), (2 * 3 * 3,))
     assert plan.shared_bytes == (2 * 128 + 4 * 32) * 64 * 2
     assert plan.numbers == 2 * 3 * 256 * 2
@@ -145,7 +186,8 @@ def test_a_plan_of_gradients_says_how_the_kernels_are_launched() -> None:
 
 def test_axes_along_which_keys_and_values_repeat_are_the_innermost() -> None:
     plan = gradient_plan(at(2, 3, 10, 72), at(3, 20, 72), at(1, 3, 20, 72), (2, 3))
-    assert plan is not None and (plan.size, plan.threads, plan.space["repeats"]) == (128, 256, 2)
+    assert plan is not None and plan.space["repeats"] == 2
+    assert (plan.size, plan.query_threads, plan.key_threads) == (128, 256, 256)
     assert plan.key_grid == (3,)
     assert plan.space["lead"][:2].tolist() == [
         (2, 2160, 0, 0, 2160, 2160, 30, 2160, 0, 0),
@@ -216,6 +258,30 @@ def test_backward_is_two_launches(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.host_cuda
+@pytest.mark.parametrize("options", [{"p": 0.5}, {"mask": "boolean"}, {"mask": "sum", "p": 0.5}])
+def test_masks_and_dropout_are_as_few_launches(
+    options: dict[str, Any], rng: np.random.Generator
+) -> None:
+    q, k, v, g = tensors(rng, *[(2, 3, 24, 32)] * 4)
+    (mask,) = tensors(rng, (2, 1, 24, 24))
+    for x in (q, k, v):
+        x.requires_grad_()
+    if "mask" in options and options["mask"] == "boolean":
+        mask = mask > 0
+
+    def step() -> None:
+        y = F.scaled_dot_product_attention(
+            q, k, v, mask if "mask" in options else None, options.get("p", 0.0))
+        y.backward(g)
+
+    step()
+    assert launched(step) == {
+        "cupy_add__bfloat16_bfloat16_bfloat16": 3,  # to the gradients of the step before
+        **{name.replace("attention_", "attention_terms_"): 1
+           for name in FORWARD | OF_QUERIES | OF_KEYS}}
+
+
+@pytest.mark.host_cuda
 def test_shared_heads_are_two_launches_backward(rng: np.random.Generator) -> None:
     q, k, v, g = tensors(rng, (2, 6, 20, 32), *[(2, 2, 30, 32)] * 2, (2, 6, 20, 32))
     for x in (q, k, v):
@@ -226,15 +292,16 @@ def test_shared_heads_are_two_launches_backward(rng: np.random.Generator) -> Non
 
 @pytest.mark.host_cuda
 @pytest.mark.parametrize("why", [
-    "mask", "dropout", "scale", "float32", "features", "alignment", "architecture"])
+    "gradient of a mask", "dropout", "scale", "float32", "features", "alignment", "architecture"])
 def test_what_the_kernel_does_not_serve_takes_blocks(
     why: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     q, k, v = tensors(rng, *[(2, 20, 32)] * 3, dtype="float32" if why == "float32" else "bfloat16")
     options: dict[str, Any] = {}
-    if why == "mask":
-        options["attn_mask"] = gt.tensor(np.tri(20) > 0, device="cuda")
-    elif why == "dropout":
+    if why == "gradient of a mask":  # forward is fused, backward is not
+        (options["attn_mask"],) = tensors(rng, (20, 20))
+        options["attn_mask"].requires_grad_()
+    elif why == "dropout":  # 20 keys are no multiple of 8
         options["dropout_p"] = 0.5
     elif why == "scale":
         options["scale"] = -0.3
@@ -246,7 +313,8 @@ def test_what_the_kernel_does_not_serve_takes_blocks(
         monkeypatch.setattr(q.device, "architecture", 75)
     q.requires_grad_()
     found = launched(lambda: F.scaled_dot_product_attention(q, k, v, **options).sum().backward())
-    assert found and not any("attention_" in name for name in found)
+    fused_forward = {"attention_terms_forward_64<__nv_bfloat16>"} if "mask" in why else set()
+    assert found and {name for name in found if "attention_" in name} == fused_forward
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -336,6 +404,57 @@ def test_large_and_small_scores(scale: float, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(("shapes", "masked", "options"), [
+    (((2, 3, 140, 32), (2, 3, 72, 32), (2, 3, 72, 24)), None, {}),
+    (((2, 2, 3, 30, 16), (2, 2, 1, 40, 16), (2, 2, 1, 40, 16)), None, {"is_causal": True}),
+    (((3, 2, 20, 72), (2, 40, 72), (1, 2, 40, 72)), (3, 1, 20, 40), {"shared": 1}),
+])
+def test_dropout_drops_the_same_weights_on_every_path(
+    shapes: tuple[tuple[int, ...], ...], masked: tuple[int, ...] | None, options: dict[str, Any],
+    rng: np.random.Generator,
+) -> None:
+    """Against the CPU's path in float64."""
+    params = {"scale": 0.3, "is_causal": False, "dropout_p": 0.4, "seed": 2**62 + 9, **options}
+    ours = tensors(rng, *shapes)
+    exact = [gt.tensor(x.numpy().astype(np.float64)) for x in ours]
+    mask = None if masked is None else rng.random(masked) < 0.7
+    found: list[list[np.ndarray]] = []
+    grad = rng.standard_normal((*np.broadcast_shapes(*(x[:-2] for x in shapes)), shapes[0][-2],
+                                shapes[2][-1]))
+    for leaves in (ours, exact):
+        for x in leaves:
+            x.requires_grad_()
+        device = leaves[0].device
+        y = attention(*leaves, None if mask is None else gt.tensor(mask, device=device), **params)
+        found.append([x.detach().numpy() for x in (y, *gt.grad(
+            [y], leaves, [gt.tensor(grad, dtype=y.dtype, device=device)]))])
+    for one, other in zip(*found, strict=True):
+        assert error(one, torch.from_numpy(other)) < 6e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["boolean", "infinite", "lowest"])
+def test_a_query_that_sees_no_key(kind: str, rng: np.random.Generator) -> None:
+    """It gives 0; where all keys have the lowest finite number added, it sees all alike."""
+    leaves = tensors(rng, *[(2, 40, 32)] * 3)
+    (added,) = tensors(rng, (40, 40))
+    added[3] = -3.3e38 if kind == "lowest" else -np.inf
+    mask = added > -np.inf if kind == "boolean" else added
+    for x in leaves:
+        x.requires_grad_()
+    y = F.scaled_dot_product_attention(*leaves, mask)
+    y.backward(gt.ones(y.shape, dtype=y.dtype, device="cuda"))
+    q, v = leaves[0], leaves[2].detach().numpy().astype(np.float64)
+    wanted = v.mean(axis=1) if kind == "lowest" else np.zeros((2, 32))
+    np.testing.assert_allclose(y.detach().numpy()[:, 3].astype(np.float64), wanted, atol=4e-3)
+    assert q.grad is not None and leaves[2].grad is not None
+    if kind != "lowest":
+        assert not q.grad.numpy()[:, 3].any()
+    total = leaves[2].grad.numpy().astype(np.float64).sum(axis=1)  # each query that sees gives 1
+    np.testing.assert_allclose(total, 40 if kind == "lowest" else 39, rtol=1e-2)
+
+
+@pytest.mark.gpu
 def test_what_is_not_finite_stays_in_its_rows(rng: np.random.Generator) -> None:
     """As in PyTorch, where a weight of 0 times an infinite value is NaN, too."""
     q, k, v = tensors(rng, *[(70, 16)] * 3)
@@ -366,14 +485,18 @@ def test_second_derivatives_and_batches_of_examples(rng: np.random.Generator) ->
 
 
 @pytest.mark.gpu
-def test_ten_runs_are_equal_bit_for_bit(rng: np.random.Generator) -> None:
-    leaves = tensors(rng, (1, 4, 140, 64), (1, 2, 140, 64), (1, 2, 140, 64))
-    (g,) = tensors(rng, (1, 4, 140, 64))
+@pytest.mark.parametrize("options", [{"is_causal": True}, {"dropout_p": 0.3}])
+def test_ten_runs_are_equal_bit_for_bit(
+    options: dict[str, Any], rng: np.random.Generator
+) -> None:
+    leaves = tensors(rng, (1, 4, 136, 64), (1, 2, 136, 64), (1, 2, 136, 64))
+    (g,) = tensors(rng, (1, 4, 136, 64))
     for x in leaves:
         x.requires_grad_()
 
     def run() -> list[bytes]:
-        y = F.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=True)
+        gt.manual_seed(4)
+        y = F.scaled_dot_product_attention(*leaves, enable_gqa=True, **options)
         return [x.detach().numpy().tobytes() for x in (y, *gt.grad([y], leaves, [g]))]
 
     first = run()
@@ -390,3 +513,24 @@ def test_a_graph_replays_it(rng: np.random.Generator) -> None:
     q.array[...] = -q.array
     graph.replay()
     assert error(y.numpy(), exact(q, k, v)) < 4e-3
+
+
+@pytest.mark.gpu
+def test_a_graph_draws_dropout_anew(rng: np.random.Generator) -> None:
+    """Each replay has the masks that a step without a graph would have."""
+    q, k, v = tensors(rng, *[(2, 24, 32)] * 3)
+
+    def step() -> gt.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+
+    gt.manual_seed(3)
+    wanted = [step().numpy() for _ in range(4)]
+    gt.manual_seed(3)
+    step()
+    graph = gt.Graph()
+    with graph.capture():
+        y = step()
+    for _ in range(2):
+        graph.replay()
+        found = y.numpy()
+        assert any((found == other).all() for other in wanted[1:])
