@@ -241,10 +241,10 @@ def _accepted(server: socket.socket, size: int, end: float) -> list[socket.socke
             while len(found) < size - 1:
                 full = len(guests) >= 2 * size + _GUESTS or time.monotonic() < rests
                 if full:
-                    for guest in [*guests.values()]:
-                        if time.monotonic() >= guest.since + _AGE:
-                            leave(guest)
-                            guest.link.close()
+                    for old in [*guests.values()]:
+                        if time.monotonic() >= old.since + _AGE:
+                            leave(old)
+                            old.link.close()
                 if full == accepts:
                     accepts = not full
                     if accepts:
