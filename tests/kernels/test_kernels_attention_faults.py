@@ -129,9 +129,9 @@ FAULTS = {
     "values where the keys of a head lie": Fault("v += at * lead.v", "v += at * lead.k"),
     "logarithms of another base": Fault("0.693147180559945309f", "1.0f"),
     "a row of the mask too far": Fault("query * static_cast<int>(space.rows.mask)",
-                                       "(query + 1) * static_cast<int>(space.rows.mask)"),
+                                       "(query + 1) * static_cast<int>(space.rows.mask)", OVERFLOW),
     "a key of the mask too far": Fault("key * static_cast<int>(space.key_step)",
-                                       "(key + 1) * static_cast<int>(space.key_step)"),
+                                       "(key + 1) * static_cast<int>(space.key_step)", OVERFLOW),
     "the mask of the first matrix": Fault("mask += at * space.lead[axis].mask", "mask += 0"),
     "a mask along another axis": Fault("at * space.lead[axis].mask", "at * space.lead[0].mask"),
     "rows of the mask behind the last one": Fault(
@@ -256,11 +256,8 @@ BACKWARD_FAULTS = {
     "dropout of queries drawn for another lane": _backward("drawn, n, 4)", "drawn, n ^ 1, 4)"),
     "dropout of queries eight further on": _backward(
         "terms.kept(begin + lane / 4 + i * 8", "terms.kept(begin + lane / 4"),
-    "queries and keys of a mask exchanged": _backward(
-        "weights[m][n][e] = terms.score(weights[m][n][e], power_scale,\n"
-        "                                               origin + n * 8",
-        "weights[m][n][e] = terms.score(weights[m][n][e], power_scale,\n"
-        "                                               begin + n * 8"),
+    "the mask of the key eight before": _backward(
+        "begin + lane / 4 + m * 16 + e / 2 * 8);", "begin + lane / 4 + m * 16);"),
     "the mask of the first matrix of keys": _backward("terms.enter(matrix + repeat)",
                                                       "terms.enter(0)"),
     "the mask of the first matrix of queries": _backward("terms.enter(matrix);",
