@@ -26,6 +26,7 @@ from workloads import values
 import gtensor as gt
 from gtensor.engine.op import Op, registry
 from gtensor.engine.samples import Sample
+from gtensor.ops.build import formula_numpy
 
 SIZES = (1_000, 1_000_000)
 MOST, BESIDE = 1.5, 1e-6
@@ -56,11 +57,21 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
 def counterpart(op: Op, xp: Any) -> Callable[..., Any] | None:
     """The library's function that the op's CPU path stands for; None if it has none."""
     plain = getattr(op.cpu, "plain", None)
-    if xp is np or plain is None:
-        return plain
     if isinstance(plain, partial):  # a formula of the namespace
-        return partial(plain.func, cupy_functions())
-    return getattr(xp, plain.__name__, None)
+        whole = partial(plain.func, numpy_functions() if xp is np else cupy_functions())
+        try:
+            elementwise(op, whole, 1).reference()
+        except AttributeError:  # it has a function that the library lacks
+            return None
+        return whole
+    return plain if xp is np or plain is None else getattr(xp, plain.__name__, None)
+
+
+def numpy_functions() -> Any:
+    """NumPy's functions by the names of ops, and SciPy's where it has none."""
+    from scipy import special
+
+    return SimpleNamespace(**{**vars(formula_numpy.plain), "erf": special.erf})
 
 
 def cupy_functions() -> Any:

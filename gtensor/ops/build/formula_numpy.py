@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -497,7 +497,7 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
 
     path.made = formula  # type: ignore[attr-defined]
     path.formula = formula.function  # type: ignore[attr-defined]  # whose arguments it takes
-    path.plain = lambda *arrays, **params: formula(plain, *arrays, **params)  # type: ignore
+    path.plain = partial(formula, plain)  # type: ignore[attr-defined]
     return path
 
 
