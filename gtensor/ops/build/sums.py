@@ -24,6 +24,7 @@ _FEW = 16  # terms that may be added one after the other
 _TERMS = {"f": 64, "d": 32}  # of a product with ones, which BLAS adds in several totals
 _DENSE = {"f": 1024, "d": 512}  # terms of a dot product, which BLAS adds in 32 or more totals
 _VECTOR = 16  # numbers
+_BUFFER = 8192  # numbers that NumPy casts at a time, by default
 _WIDE = 4096  # numbers side by side, of which a product of 64 rows wakes no thread of BLAS
 _WIDER = {"f": np.float64, "F": np.complex128}
 _reduce: Any = np.add.reduce  # its overloads take no keepdims that is a variable
@@ -300,8 +301,12 @@ def row_sums(rows: np.ndarray) -> np.ndarray:
 def row_means(rows: np.ndarray) -> np.ndarray:
     """The means of rows (rows, columns) as a column; see `recentre` for those of equal numbers."""
     columns = rows.shape[-1]
-    if rows.size < SMALL or columns > SMALL:
-        total: Any = np.add.reduce(rows, axis=-1, keepdims=True, dtype=np.float64)
+    if columns > SMALL:
+        with np.errstate():  # the caller's buffer may be of 16 numbers: `broadcast_directly`
+            np.setbufsize(_BUFFER)
+            total: Any = np.add.reduce(rows, axis=-1, keepdims=True, dtype=np.float64)
+    elif rows.size < SMALL:
+        total = np.add.reduce(rows, axis=-1, keepdims=True, dtype=np.float64)
     else:
         total = _row_totals(rows)
     total /= total.dtype.type(columns)
