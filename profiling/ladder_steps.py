@@ -50,7 +50,7 @@ def climb(name: str, quick: bool) -> Iterator[Part]:
 
 
 def own(step: cost_workloads.Step) -> Any:
-    """Forward, backward, update; the loss, which nobody waits for."""
+    """Forward, backward, update; the loss, without a synchronization."""
     step.clear()
     loss = step.forward()
     step.backward(loss)

@@ -116,14 +116,18 @@ def into(function: np.ufunc) -> Path:
 negative = into(np.negative)
 
 
-def cupy_function(name: str, kinds: str = "", kernel: Path | None = None) -> Path:
+def cupy_function(
+    name: str, kinds: str = "", kernel: Path | None = None, itemsize: int | None = None
+) -> Path:
     """The GPU path of an op that CuPy has under NumPy's name, `out=` included.
 
-    Arrays whose common dtype is of one of the `kinds` are passed to the kernel, which has one type.
+    Arrays whose common dtype is of one of the `kinds`, and of that size if one is given, are passed
+    to the kernel, which has one type.
     """
 
     def path(*arrays: Array | Scalar, out: Array | None = None, **params: Any) -> Array:
-        if kernel is not None and (dtype := common(*arrays)).kind in kinds:
+        if kernel is not None and (dtype := common(*arrays)).kind in kinds and (
+                itemsize in (None, dtype.itemsize)):
             if out is None or out.dtype == dtype:
                 return kernel(*promoted(*arrays), out=out)
             out[...] = kernel(*promoted(*arrays))

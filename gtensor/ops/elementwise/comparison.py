@@ -11,11 +11,11 @@ from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import below, binary, boolean, normal, unary
 from gtensor.ops.build.batching import broadcasting
-from gtensor.ops.build.path_builders import common, cupy_function, ufunc
+from gtensor.ops.build.path_builders import cupy_function, ufunc
 from gtensor.ops.build.pointwise import zero_tangent
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Path
+    from gtensor.backend.typing import Path
     from gtensor.engine.samples import Sample
     from gtensor.engine.typing import Tangent
 
@@ -40,18 +40,6 @@ def _discrete(
 def _shift_gpu(way: str) -> Path:
     return cupy_function(f"{way}_shift", "iu", elementwise(
         "T x1, T x2", "T y", f"y = gt_shift_{way}(x1, x2)", "shift.cuh"))
-
-
-def _next_after_gpu() -> Path:
-    kernel = elementwise("float32 x1, float32 x2", "float32 y", "y = gt_next_after(x1, x2)",
-                         "next_after.cuh")
-    theirs = cupy_function("nextafter")
-
-    def path(x1: Array, x2: Array, *, out: Array | None = None) -> Array:
-        single = common(x1, x2) == np.float32
-        return (kernel if single else theirs)(x1, x2, out=out)
-
-    return path
 
 
 _ALMOST_EQUAL = binary(below(3))  # integers of which many are equal
@@ -106,5 +94,7 @@ signbit = _discrete("signbit", np.signbit, unary(), lambda torch, a: torch.signb
                     "Whether the sign of x is negative, that of -0.0 and of a NaN included")
 nextafter = _discrete("nextafter", np.nextafter, binary(normal),
                       lambda torch, a, b: torch.nextafter(a, b),
-                      "The number next to x1 towards x2. Has no derivative", _next_after_gpu(),
+                      "The number next to x1 towards x2. Has no derivative",
+                      cupy_function("nextafter", "f", elementwise(
+                          "T x1, T x2", "T y", "y = gt_next_after(x1, x2)", "next_after.cuh"), 4),
                       tangent=None)

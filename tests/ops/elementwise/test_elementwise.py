@@ -259,3 +259,12 @@ def test_shifts_by_any_number_of_places_are_numpys(device: str, dtype: str) -> N
         given = getattr(gt, name)(gt.asarray(x[:, None]), gt.asarray(places))
         assert_same(given, numpy_of(name)(x[:, None], places))
         assert_same(getattr(gt, name)(gt.asarray(x), 65), numpy_of(name)(x, 65))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("other", ["float16", "float64"])
+def test_nextafter_of_two_dtypes_is_that_of_the_wider(other: str) -> None:
+    """Float32 has a kernel of its own on CUDA, the other dtypes have CuPy's."""
+    a, b = np.array([[1.0], [0.0]], np.float32), np.array([2.0, -1.0, 0.0], other)
+    for x, y in ((a, b), (b, a)):
+        assert_same(gt.nextafter(gt.asarray(x), gt.asarray(y)), np.nextafter(x, y))
