@@ -20,9 +20,11 @@ from gtensor.system.bus import bus
 _NEEDS = {"gpu": 1, "multi_gpu": 2}  # marker -> CUDA devices that its tests need
 _HOST = "host_cuda"  # marks tests of the host devices themselves
 # Quick are all tests but those in folders of tests that start or compile programs, and those with
-# one of these marks: a new test is quick until it says otherwise.
-_PROGRAMS = {"cli", "hostcuda", "kernels", "profiling", "train"}
+# one of these marks: a new test is quick until it says otherwise. Of a test with more cases than
+# CASES only as many are, evenly spread: what they share breaks in all, and `make test` runs all.
+_PROGRAMS = {"cli", "distributed", "hostcuda", "kernels", "profiling", "train"}
 _NOT_QUICK = {"gpu", "multi_gpu", "host_cuda", "slow", "bench", "thorough"}
+CASES = 8
 END = 120  # seconds that the process may take to end once all tests have
 _left_out = pytest.StashKey[dict[str, int]]()
 
@@ -41,14 +43,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if skipped and _starts_programs(collection_path) else None
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the quick tests."""
-    if not _starts_programs(item.path) and not any(map(item.get_closest_marker, _NOT_QUICK)):
-        item.add_marker("quick")
+def _mark_quick(items: list[pytest.Item]) -> None:
+    tests: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if not _starts_programs(item.path) and not any(map(item.get_closest_marker, _NOT_QUICK)):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        count = min(len(cases), CASES)
+        for i in range(count):
+            cases[i * len(cases) // count].add_marker("quick")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses by the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what this machine cannot run; the count is reported, never silent."""
+    """Mark the quick tests; deselect what this machine cannot run, counted, never silently."""
+    _mark_quick(items)
     found = gt.cuda_device_count()
     kept, gone = [], []
     counts = dict.fromkeys((*_NEEDS, _HOST), 0)

@@ -339,6 +339,7 @@ def left(items, monkeypatch):
             break
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("leave", [interrupted, late, left])
 def test_a_worker_that_hangs_does_not_keep_the_loop_from_ending(leave, monkeypatch):
     items = Hanging()

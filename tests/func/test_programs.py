@@ -155,6 +155,7 @@ given_programs = given(
     seed=st.integers(0, 2**32))
 
 
+@pytest.mark.thorough
 @settings(max_examples=500, **RELAXED)
 @given_programs
 def test_transforms_of_programs_are_pytorchs(

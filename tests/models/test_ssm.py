@@ -35,6 +35,7 @@ def test_steps_and_parts_are_the_whole_text(mixer: str, device: str) -> None:
     np.testing.assert_allclose(model.read(tokens[:, 7:], state).numpy(), wanted[:, 11], atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mixer", ["gated", "selective"])
 def test_it_learns_to_remember(mixer: str) -> None:
     """The first token again after four others, beyond the convolutions of both blocks."""

@@ -273,6 +273,7 @@ def test_in_a_checkpointed_region(kind):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_derivatives_of_the_whole_network(kind):
     network = getattr(nn, kind)(2, 2, num_layers=2, bidirectional=True, dtype=gt.float64)

@@ -74,6 +74,7 @@ def _kept(outputs: list[gt.Tensor], call: Callable[..., gt.Tensor], given: list)
 EXCHANGES = {"all_gather", "all_reduce", "reduce_scatter"}  # by a communicator, of any device
 
 
+@pytest.mark.thorough
 def test_no_op_asks_for_the_device_of_an_array_or_for_its_name():
     met = look_ups(get_device("cpu"), walks=True)
     assert {*met} <= EXCHANGES

@@ -163,6 +163,7 @@ KINDS = [*OPTIMIZERS, *CLIPS, "zero", "average, first", "average, later", "unsca
          "scale", "load a module", "load an optimizer", "load averages"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_without_memory_changes_nothing_and_may_be_tried_again(kind: str) -> None:
     with counted_memory() as memory:
@@ -194,6 +195,7 @@ def handling(handler: Any) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "average, first"])
 def test_an_interrupted_step_is_whole_or_not_begun(kind: str) -> None:
     whole = Case(kind)

@@ -80,6 +80,7 @@ def test_steps_and_parts_are_the_whole_sequence(kind: str, dtype: Any, tolerance
     np.testing.assert_allclose(np.concatenate(parts, 1), wanted, atol=tolerance)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_numeric_ones_and_those_of_a_checkpoint(kind: str) -> None:
     block = made(kind)

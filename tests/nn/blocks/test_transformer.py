@@ -68,6 +68,7 @@ def test_steps_and_parts_are_the_whole_sequence(kind, dtype, tolerance):
     assert state.length == 7
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_numeric_ones_and_those_of_a_checkpoint(kind):
     block = made(kind)

@@ -89,6 +89,7 @@ def test_linear() -> None:
         compare(F.linear, torch.nn.functional.linear, [(*a, 4), (out, 4), (out,)], rng)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention(causal: bool) -> None:
     rng = np.random.default_rng(3)
