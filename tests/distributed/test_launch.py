@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -57,24 +58,31 @@ sys.exit(3 if comm.rank == 1 else 0)
     assert done.returncode == 3 and not done.stderr
 
 
-def running(folder: Path, ranks: int) -> tuple[subprocess.Popen[bytes], set[int]]:
-    """A launcher whose ranks ignore SIGTERM and wait, and all processes under it."""
+@contextmanager
+def running(folder: Path, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A launcher whose ranks ignore SIGTERM and wait; in the end no process under it runs."""
     path = script(folder, """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open(f"up{comm.rank}", "w").write(str(os.getpid()))
 time.sleep(6000)
 """)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's children ignore it
     launcher = subprocess.Popen(
         [sys.executable, "-m", "gtensor", "launch", "-n", str(ranks), "--", "python", path],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)})  # kills leave one
+    signal.signal(signal.SIGHUP, before)
     told = [folder / f"up{rank}" for rank in range(ranks)]
-    while not all(file.exists() and file.read_text() for file in told):
-        assert launcher.poll() is None
-        time.sleep(0.02)
-    found = set(launching._descendants(launcher.pid))
-    assert found > {int(file.read_text()) for file in told}
-    return launcher, found
+    try:
+        while not all(file.exists() and file.read_text() for file in told):
+            assert launcher.poll() is None
+            time.sleep(0.02)
+        found = set(launching._descendants(launcher.pid))
+        assert found > {int(file.read_text()) for file in told}
+        yield launcher
+        until(lambda: not any(map(failing._runs, found)))
+    finally:
+        launcher.kill()  # its ranks end with it
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -82,12 +90,11 @@ time.sleep(6000)
 def test_no_process_outlives_the_launcher(
     number: signal.Signals, ranks: int, tmp_path: Path
 ) -> None:
-    launcher, found = running(tmp_path, ranks)
-    for _ in range(2):  # the second one while the first is obeyed
-        launcher.send_signal(number)
     ended = -number if number == signal.SIGKILL else 128 + number
-    assert launcher.wait(120) == ended
-    until(lambda: not any(map(failing._runs, found)))
+    with running(tmp_path, ranks) as launcher:
+        for _ in range(2):  # the second one while the first is obeyed
+            launcher.send_signal(number)
+        assert launcher.wait(120) == ended
 
 
 def listening(process: int) -> list[str]:
@@ -116,11 +123,10 @@ def closes() -> bool:
 def test_ranks_listen_at_loopback_only(tmp_path: Path) -> None:
     """And have not inherited the port of mpiexec, which listens everywhere; before Linux 5.7 they
     have."""
-    launcher, found = running(tmp_path, 2)
-    heard = [listening(int((tmp_path / f"up{rank}").read_text())) for rank in range(2)]
-    launcher.send_signal(signal.SIGKILL)
-    launcher.wait(120)
-    until(lambda: not any(map(failing._runs, found)))
+    with running(tmp_path, 2) as launcher:
+        heard = [listening(int((tmp_path / f"up{rank}").read_text())) for rank in range(2)]
+        launcher.send_signal(signal.SIGKILL)
+        launcher.wait(120)
     for address in heard[0] + heard[1]:
         assert address.startswith("0100007F:") or (  # 127.0.0.1
             address.startswith("00000000:") and not closes())
