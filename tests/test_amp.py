@@ -222,20 +222,23 @@ def test_training_keeps_float32_weights(device: str, dtype: str) -> None:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weighted", [False, True])
 def test_cross_entropy_of_halves_is_that_of_their_cast(
-    reduction: str, dtype: str, device: str
+    weighted: bool, smoothing: float, reduction: str, dtype: str, device: str
 ) -> None:
     """Equal bits, and two orders of gradients, but no float32 copy is kept of the logits."""
     rng = np.random.default_rng(0)
     given = (3 * rng.standard_normal((40, 24))).astype(getattr(gt, dtype))
     target = gt.asarray(np.where(np.arange(40) == 3, -100, rng.integers(0, 24, 40)), device=device)
+    weight = gt.asarray(rng.uniform(0.2, 2, 24).astype("f"), device=device) if weighted else None
     found = []
     for cast in (False, True):
         x = gt.tensor(given, device=device, requires_grad=True)
         logits = x * 1
         with gt.autocast("bfloat16"):
-            loss = F.cross_entropy(logits.astype("float32") if cast else logits, target,
-                                   reduction=reduction)
+            loss = F.cross_entropy(logits.astype("float32") if cast else logits, target, weight,
+                                   reduction=reduction, label_smoothing=smoothing)
         assert loss.dtype == gt.float32
         assert cast or {each.dtype for each in loss._node.saved[:1]} == {x.dtype}
         (g,) = gt.grad(loss.sum(), x, retain_graph=True)

@@ -22,6 +22,7 @@ from gtensor.engine.interchange import plain_values
 from gtensor.engine.levels import KeptExtras, newest
 from gtensor.engine.recompute import WithRecipes
 from gtensor.engine.storage import FRESH, FRESH_ELSEWHERE, GIVEN, Storage
+from gtensor.engine.taken import Takeable, saved_first
 from gtensor.engine.tape import Guard, Guards, Node, new_record, replayed
 from gtensor.engine.tensor import FLOATING, Tensor, wrap
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.op import Op
+    from gtensor.engine.taken import Spare
     from gtensor.engine.typing import Saved
 
 Plan = tuple[int | None, ...]
@@ -169,7 +171,7 @@ def fresh(
     result = wrap(out, device, storage)
     if tracked and (op.complex or carries_gradient(op, out.dtype)):
         plan = op.plan(mask, len(inputs))
-        saved, guards = (saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan
+        saved, guards = (saves(plan, (*arrays, out, *extras), (*inputs, result), op.takes) if plan
                          else op.nothing_saved)
         result._node = new_record(op, parents, mask, saved, guards, params, out, device)
     return result
@@ -189,15 +191,19 @@ def carries_gradient(op: Op, dtype: np.dtype) -> bool:
     return dtype.kind in FLOATING
 
 
-def saves(plan: Plan, values: Sequence[Any], handles: Sequence[object]) -> tuple[Saved, Guards]:
+def saves(
+    plan: Plan, values: Sequence[Any], handles: Sequence[object], takes: int | None = None
+) -> tuple[Saved, Guards]:
     """The values that the backward rule needs, and guards that detect an overwrite of them.
 
     `values` are the arrays and scalars of inputs, output and extras; `handles` are the Tensors
-    among them, at the same positions. Extras have no handle, so no user can write them.
+    among them, at the same positions. Extras have no handle, so no user can write them. `takes` is
+    the position of a value that the rule may take.
     """
     saved: list[Any] = []
     guards: list[Guard] = []
     kind: type[tuple[Any, ...]] = tuple
+    spare: Spare | None = None
     for position in plan:
         if position is None:
             saved.append(None)
@@ -211,7 +217,11 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[object]) -> tuple
                 value, kind = recipe, WithRecipes
                 guards += recipe.guards
             else:
-                storage.saved = True
+                mark = saved_first(handle, storage) if position == takes else None
+                if mark is None:
+                    storage.saved = True
+                else:
+                    spare = value, storage, mark
                 guards.append((storage, handle._version, len(saved)))
                 if handle._device.graphs:
                     guards += replayed(value, handle._device)
@@ -220,6 +230,10 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[object]) -> tuple
         elif handle is not None and type(value) not in SCALARS:
             value = value.copy()  # the caller's own array, whose writes no version counts
         saved.append(value)
+    if spare is not None and kind is tuple:
+        takeable = Takeable(saved)
+        takeable.spare = spare
+        return takeable, tuple(guards)
     return kind(saved), tuple(guards)
 
 

@@ -145,7 +145,7 @@ _REAL = """\
 """
 _SAVED = """\
     plan = op.plans[{mask}]
-    saved, guards = (saves(plan, ({arrays}out{extras}), ({inputs}result)) if plan
+    saved, guards = (saves(plan, ({arrays}out{extras}), ({inputs}result){takes}) if plan
                      else op.nothing_saved)
 """
 _SAVED_INPUT = """\
@@ -266,6 +266,7 @@ def _text(op: Op, is_ufunc: bool, place: dict[str, str]) -> Iterator[str]:
         "keywords": ", **params" if op.has_params else "",
         "more": "**params" if op.has_params else "",
         "extras": ", *extras" if op.extra_names else "",
+        "takes": "" if op.takes is None else f", {op.takes}",
         "size": "a1.size * a2.size" if pair else "a1.size",
         "branch": "elif" if is_ufunc else "if",
         "shape": "n1.shape" if is_ufunc and len(numbers) == 1 else "out.shape",
@@ -285,7 +286,7 @@ def _saved(op: Op, pair: bool, facts: dict[str, str]) -> Iterator[str]:
     """The parts that save what the rule needs."""
     if not op.save_names:
         yield _NOTHING_SAVED
-    elif op.view or not pair and len(op.input_names) > 1:
+    elif op.view or op.takes is not None or not pair and len(op.input_names) > 1:
         yield _SAVED.format(**facts)
     elif not pair:
         yield from _saved_by(op, 1, facts)

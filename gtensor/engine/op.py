@@ -70,6 +70,7 @@ class Op:
         autocast: str | None = None,
         owns: bool = False,
         moves: bool = False,
+        takes: str | None = None,
         flops: Flops = None,
         asks: Path | None = None,
         doc: str | None = None,
@@ -100,11 +101,11 @@ class Op:
         self.asks = asks  # makes what the CPU path works in, its parameter `work`: see `write_all`
         self.storage = FRESH if owns else GIVEN  # of outputs that are not views
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
-        takes = arguments_of(cpu)
-        _check_reserved(name, takes)
-        self.input_names = _input_names(inputs, takes)
-        self.optional_inputs = not takes.defaults.keys().isdisjoint(self.input_names)
-        self.has_params = takes.rest or not _RESERVED.keys() >= {*takes.params}
+        given = arguments_of(cpu)
+        _check_reserved(name, given)
+        self.input_names = _input_names(inputs, given)
+        self.optional_inputs = not given.defaults.keys().isdisjoint(self.input_names)
+        self.has_params = given.rest or not _RESERVED.keys() >= {*given.params}
         self.extra_names = tuple(extras.split())
         fixed = constants.split()
         if not {*fixed} <= {*self.input_names}:
@@ -112,6 +113,9 @@ class Op:
                             f"inputs: {', '.join(self.input_names)}")
         self.constants = tuple([self.input_names.index(n) for n in fixed])  # their places
         self._plan_saves(saves or {})
+        if takes is not None and takes not in {*self.input_names} & {*self.save_names}:
+            raise TypeError(f"op {name!r} was given takes={takes!r}; wanted an input that it saves")
+        self.takes = None if takes is None else self.input_names.index(takes)
         self._callers: list[tuple[object, str]] = []
 
     def _plan_saves(self, saves: dict[str, str]) -> None:
@@ -292,6 +296,8 @@ def op(
         reference: `function(torch, *tensors, **params)` for the comparison with PyTorch.
         view: the output may share its input's memory.
         moves: the output may be on another device than the inputs.
+        takes: the name of a saved input whose memory the rule asks for by `step.take`, to write a
+            gradient over it.
         floating: integer inputs are converted to the default float dtype first.
         batch: `rule(ns, run, inputs, mapped, params) -> output`, for `vmap`: where `mapped`, an
             input's first axis is that of the examples, as it must be of the output; `run` is the op

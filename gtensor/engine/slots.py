@@ -8,6 +8,8 @@ A rule `backward(ns, step, g)` returns nothing; it writes to its parents' slots:
                       (None, 0) to make a new one; in any case give the result. With wide=True
                       the buffer of a rule for halves may be float32: input i is a cast parameter
     step.reuse(g)     -> g if the rule is its last holder and may overwrite it, else None; call last
+    step.take(a)      -> a, which the op `takes`, if the record was its last reader, else None; to
+                      overwrite and give
 
 A slot keeps its first gradient unchanged; a later one is added in place into whichever of the two
 has no other holder. `docs/ownership.md` has the rules as an executable model.
@@ -25,7 +27,8 @@ from gtensor.engine.arrays import broadcast_view
 from gtensor.engine.errors import GradientError, refuse_complex
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.storage import BORROWED, GIVEN, Storage
-from gtensor.engine.tape import Node, Record
+from gtensor.engine.taken import Takeable
+from gtensor.engine.tape import CONSUMED, Node, Record
 from gtensor.engine.tensor import Tensor, check_like, wrap
 from gtensor.system.bus import GradientEvent, bus, tell
 
@@ -67,6 +70,9 @@ class Step(Generic[V]):
 
         def reuse(self, g: V) -> V | None:
             """g if the rule may overwrite it."""
+
+        def take(self, a: V) -> V | None:
+            """A saved array if the rule may overwrite it."""
 
         def rebuilt(self, i: int, a: V) -> V:
             """`a`, recomputed from saved values, in place of input i."""
@@ -323,6 +329,17 @@ class RawStep(Step["Array"]):
             return g
         return None
 
+    def take(self, a: Array) -> Array | None:
+        """A saved array, once, if this walk consumes its record and is its last reader; else None.
+        """
+        saved, record = self.saved, self.record
+        if type(saved) is not Takeable or record.state != CONSUMED or not saved.free(a):
+            return None
+        self.saved = tuple(saved)
+        if not self.direct:  # the stream was ordered for a read of it, not for a write
+            record.device.order((), (a,))
+        return a
+
     def _move(self) -> Storage | None:
         """The rule's hold on g, which can be moved once."""
         if self.moved:
@@ -457,6 +474,10 @@ class RecordedStep(Step[Tensor]):
 
     def reuse(self, g: Tensor) -> None:
         """None: a recorded gradient is never overwritten."""
+        return None
+
+    def take(self, a: Tensor) -> None:
+        """None: what a record saved is part of the recorded graph."""
         return None
 
     def _put(self, node: Node, a: Tensor) -> None:

@@ -171,6 +171,10 @@ class StackedStep(RawStep):
         """g, if this walk is its last holder and may overwrite it; else None."""
         return None if super().reuse(g.array) is None else g
 
+    def take(self, a: Any) -> None:
+        """None: a saved array is one, the gradients are several."""
+        return None
+
     def _whole(self, i: int, a: Any) -> Array:
         """All gradients of input i, (N, *its shape), of its dtype."""
         node = self.parents[i]

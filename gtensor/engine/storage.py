@@ -38,7 +38,8 @@ class Storage:
 
     holds     how many gradient slots, walks and leaves hold it; the engine writes it only at 1
     version   counts in-place writes through gtensor; a guard stores the version that it saved
-    saved     a record saved it (sticky: not cleared with that record)
+    saved     a record saved it (sticky: not cleared with that record); not True but a mark while
+              one record alone did, which may take it
     exported  it left through `.array`, `.numpy()` or DLPack, so other code may read it at any time
     exports   0, or a number that the last time it left has alone
     outside   what lives while arrays that left do; None in it for one that may live for ever
@@ -52,7 +53,7 @@ class Storage:
     """
 
     holds = 1
-    saved = False
+    saved: object = False
     exported = False
     exports = 0
     outside: set[_Lender | None] | None = None

@@ -7,6 +7,7 @@ every sum; `Run` executes it on the engine and on the model of docs/ownership.md
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +39,7 @@ MODEL = load_model()
 # What a rule may do for one input, by the shapes of its output and of the input. Those in LAST take
 # g away, so they come last in a rule.
 COMMON = ("nothing", "lend_saved", "into")
-SAME = (*COMMON, "lend", "lend_flipped", "give_fresh", "give_fresh_flipped")
+SAME = (*COMMON, "lend", "lend_flipped", "give_fresh", "give_fresh_flipped", "take")
 KINDS = {
     (ROW, ROW): SAME,
     (MATRIX, MATRIX): SAME,
@@ -50,6 +51,17 @@ LAST = {
     (MATRIX, MATRIX): ("give", "give_flipped", "reuse"),
     (MATRIX, ROW): ("give_part",),
     (ROW, MATRIX): (),
+}
+# What else reads the array that a record saved. A hold of all but the first two never ends.
+READERS: dict[str, Callable[[gt.Tensor], object]] = {
+    "nothing": lambda s: None,
+    "a view that was dropped": lambda s: len(s.reshape((-1,))),
+    "its tensor": lambda s: s,
+    "a view": lambda s: s.reshape((-1,)),
+    "a record": lambda s: s * gt.zeros(s.shape, dtype=s.dtype, requires_grad=True),
+    "a record that was dropped": lambda s: READERS["a record"](s) is None,
+    "another library": lambda s: s.numpy() is None,
+    "a leaf": lambda s: s.detach().requires_grad_() is None,
 }
 
 
@@ -64,12 +76,14 @@ class Step:
 
 @dataclass
 class Rule:
-    """A record: its output's shape, the nodes it reads, and its backward rule."""
+    """A record: its output's shape, the nodes it reads, its backward rule, and what else reads the
+    array of its shape that it saves."""
 
     shape: tuple[int, ...]
     inputs: list[int]
     steps: list[Step]
     retained: bool
+    reader: str
 
 
 @dataclass
@@ -100,6 +114,7 @@ class Program:
             "lend_part": g[1:2].reshape(-1), "give_part": g[1:2].reshape(-1),
             "lend_wide": g * wide, "give_wide": g * wide,
             "give_fresh": step.factor * g, "reuse": step.factor * g, "into": step.factor * g,
+            "take": step.factor * g,
             "give_fresh_flipped": (step.factor * g)[::-1],
             "give_fresh_wide": step.factor * g * wide,
             "lend_saved_wide": self.saved(MATRIX),
@@ -146,7 +161,8 @@ def programs(draw: st.DrawFn) -> Program:
             kinds = KINDS[pair] + (LAST[pair] * 3 if last else ())
             factor = draw(st.sampled_from([1.0, -1.0, 2.0]))
             steps.append(Step(draw(st.sampled_from(kinds)), i, factor))
-        rules.append(Rule(shape, inputs, steps, draw(st.booleans())))
+        reader = draw(st.sampled_from(["nothing", *READERS]))
+        rules.append(Rule(shape, inputs, steps, draw(st.booleans()), reader))
         known.append(shape)
     return Program(leaves, rules)
 
@@ -173,6 +189,7 @@ class Run:
         self.alive: list[np.ndarray] = []  # the real buffers, so that no id is used twice
         self.before: dict[int, np.ndarray] = {}  # number -> contents when last looked at
         self.made_by_rules = 0
+        self.readers: list[object] = []
         self.borrowed = [program.saved(ROW), program.saved(MATRIX), program.seed()]
         self.model_borrowed = [self.model.borrowed(a.copy()) for a in self.borrowed[:2]]
         self.tensors: list[gt.Tensor] = []
@@ -184,11 +201,18 @@ class Run:
 
     def record(self, number: int, rule: Rule) -> gt.Tensor:
         """Apply an op with this rule; what it computes forward does not matter."""
-        names = " ".join("abc"[:len(rule.inputs)])
-        op = Op(f"op{number}", inputs=names, cpu=lambda *xs, out=None: np.zeros(rule.shape),
+        names = "abc"[:len(rule.inputs)]
+        op = Op(f"op{number}", inputs=" ".join(names + "s"), saves=dict.fromkeys(names, "s"),
+                takes="s", cpu=lambda *xs, out=None: np.zeros(rule.shape),
                 gpu=None, backward=lambda ns, step, g: self.rule(number, step, g), tangent=None,
                 samples=None)
-        result = op(*[self.tensors[i] for i in rule.inputs])
+        s = gt.zeros(rule.shape, dtype=gt.float64) + 1.0
+        self.made_by_rules += 1
+        modelled = self.model.saved[len(self.tensors)] = self.model.fresh(s._array)
+        self.same_buffer(s._array, modelled)
+        result = op(*[self.tensors[i] for i in rule.inputs], s)
+        self.readers.append(READERS[rule.reader](s))
+        modelled.buffer.holds += rule.reader not in [*READERS][:2]
         if rule.retained:
             result.retain_grad()
         return result
@@ -229,8 +253,12 @@ class Run:
         self.same_buffer(g, modelled)
         assert np.array_equal(g, modelled.data)
         self.compare(step)
+        (saved,) = step.saved
         for verb in rule.steps:
-            self.verb(verb, rule.inputs[verb.i], step, g, modelled)
+            if verb.kind == "take":
+                self.take(verb, node, step, g, saved)
+            else:
+                self.verb(verb, rule.inputs[verb.i], step, g, modelled)
             self.compare(step)
 
     def fresh(self, real: np.ndarray) -> tuple[np.ndarray, object]:
@@ -301,6 +329,19 @@ class Run:
             pair = buffer, modelled_buffer
         step.give(verb.i, pair[0])
         self.model.give(target, pair[1])
+
+    def take(self, verb: Step, node: int, step: RawStep, g: np.ndarray, saved: np.ndarray) -> None:
+        buffer, modelled_buffer = step.take(saved), self.model.take(node)
+        assert (buffer is None) == (modelled_buffer is None)
+        if buffer is None:
+            pair = self.fresh(verb.factor * g)
+        else:
+            assert buffer is saved
+            buffer[...] = modelled_buffer.data[...] = verb.factor * g
+            self.model.written.append(modelled_buffer.buffer.number)
+            pair = buffer, modelled_buffer
+        step.give(verb.i, pair[0])
+        self.model.give(self.program.rules[node - len(self.program.leaves)].inputs[verb.i], pair[1])
 
     # -- the whole walk
 

@@ -13,6 +13,7 @@ import gtensor as gt
 from gtensor.engine import slots
 from gtensor.engine.op import Op
 from gtensor.engine.slots import RawStep, Storage
+from gtensor.engine.taken import Takeable
 
 from .ownership_programs import DOCUMENT, MODEL, Program, Run, programs
 
@@ -119,9 +120,18 @@ def _always_a_new_buffer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RawStep, "_put", put)
 
 
+def _taken_while_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Takeable, "free", lambda saved, a: True)
+
+
+def _never_taken(patch: pytest.MonkeyPatch) -> None:
+    """Right numbers, wasted memory."""
+    patch.setattr(RawStep, "take", lambda step, a: None)
+
+
 FAULTS = [_never_held, _views_like_arrays, _hold_of_broadcast_ends, _leaving_releases_twice,
           _leaving_keeps_the_hold, _lent_like_given, _reused_while_shared, _kept_without_a_hold,
-          _always_a_new_buffer]
+          _always_a_new_buffer, _taken_while_read, _never_taken]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.strip("_"))

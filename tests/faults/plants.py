@@ -18,6 +18,7 @@ from gtensor.engine import backward, bind, in_place, slots
 from gtensor.engine.op import registry
 from gtensor.engine.slots import RawStep
 from gtensor.engine.storage import Storage
+from gtensor.engine.taken import Takeable
 from gtensor.engine.tape import FREE, Record
 from gtensor.engine.tensor import Tensor
 from gtensor.hostcuda.kernels import text as cuda_text
@@ -239,6 +240,11 @@ def lent_without_hold() -> Context:
 def written_by_any_holder() -> Context:
     """`reuse` returns g although it has other holders"""
     return patch.object(RawStep, "reuse", lambda step, g: g if g.base is None else None)
+
+
+def taken_while_read() -> Context:
+    """`take` returns a saved array that a tensor still reads"""
+    return patch.object(Takeable, "free", lambda saved, a: True)
 
 
 def reused_too_early() -> Context:

@@ -55,7 +55,7 @@ def wrong_side_of_a_kink() -> Context:
 
 def nothing_divided_by_one() -> Context:
     """where the weights of all rows are 0, the gradient of cross_entropy divides by 1"""
-    def share(xp: Any, g: Any, count: Any, counts: Any, reduction: str) -> Any:
+    def share(g: Any, count: Any, counts: Any, reduction: str) -> Any:
         return (g / (count + (count == 0)) if reduction == "mean" else g) * counts
     return patch.object(cross_entropy, "_share", share)
 

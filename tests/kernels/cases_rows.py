@@ -70,11 +70,13 @@ def _softmax_special(kind: str) -> Case:
 
 def _cross_entropy(
     shape: tuple[int, int], reduction: str, ignored: str = "some",
-    block: tuple[int, int] = (32, 2), shift: float = 0.0,
+    block: tuple[int, int] = (32, 2), shift: float = 0.0, smoothing: float = 0.0,
+    weighted: bool = False,
 ) -> Case:
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         rows, classes = shape
         statistics = compute(dtype)
+        heavy: Any = rng.uniform(0.2, 2.0, classes).astype(statistics) if weighted else NULL
         logits = normal(rng, shape, dtype, 2.0)
         if shift:
             logits += dtype.type(min(shift, 60_000.0) if dtype == np.float16 else shift)
@@ -84,39 +86,42 @@ def _cross_entropy(
         elif rows > 1:
             targets[rows // 2] = -100
         leaf = exact(logits).requires_grad_()
-        wanted = F.cross_entropy(leaf, torch.from_numpy(targets), reduction=reduction)
+        wanted = F.cross_entropy(
+            leaf, torch.from_numpy(targets), exact(heavy) if weighted else None,
+            reduction=reduction, label_smoothing=smoothing)
 
         loss, largest, total = (unwritten(rows, statistics) for _ in range(3))
         file, grid = "cross_entropy.cu", (min(-(-rows // block[1]), 3),)
         executor.raw(file, "cross_entropy_forward", dtype, grid, block,
-                     [logits, targets, loss, largest, total, rows, classes, -100])
+                     [logits, targets, heavy, loss, largest, total, rows, classes, -100, smoothing])
         result: np.ndarray = loss
         count: Any = NULL
         if reduction != "none":
             result, counted = unwritten((), statistics), unwritten((), statistics)
             mean = int(reduction == "mean")
             executor.raw(file, "cross_entropy_reduce", dtype, (1,), (256,),
-                         [loss, targets, result, counted, rows, -100, mean])
+                         [loss, targets, heavy, result, counted, rows, classes, -100, mean])
             count = counted if mean else NULL
             again = [unwritten(a.shape, a.dtype) for a in (loss, largest, total, result, counted)]
             executor.raw(file, "cross_entropy_few_rows", dtype, (1,), (32, 2),
-                         [logits, targets, *again, rows, classes, -100, mean])
-            assert_equal(again[4], exact(counted))
+                         [logits, targets, heavy, *again, rows, classes, -100, mean, smoothing])
             assert_close(again[3], wanted, statistics)
-            for given, one in zip(again, (loss, largest, total), strict=False):
+            for given, one in zip(again, (loss, largest, total, result, counted), strict=True):
                 assert_close(given, exact(one), statistics)
         assert_close(result, wanted, statistics)
 
         g = normal(rng, wanted.shape, dtype)
         wanted.backward(exact(g))
         executor.raw(file, "cross_entropy_backward", dtype, grid, block,
-                     [logits, targets, largest, total, g.astype(statistics), count, logits, rows,
-                      classes, -100, int(reduction == "none")])  # over the logits
+                     [logits, targets, heavy, np.array(heavy.sum()) if weighted else NULL, largest,
+                      total, g.astype(statistics), count, logits, rows, classes, -100,
+                      int(reduction == "none"), smoothing])  # over the logits
         if ignored == "all":
             assert not logits.any()  # PyTorch's backward of a NaN mean is 0 too
         assert_close(logits, leaf.grad, dtype)
 
     more = [f"shift{shift:g}"] if shift else []
+    more += [f"smoothing{smoothing:g}"] * bool(smoothing) + ["weighted"] * weighted
     return Case(_name("cross_entropy", shape, reduction, f"ignore-{ignored}", *more), check)
 
 
@@ -131,14 +136,15 @@ def _cross_entropy_special(executor: Any, dtype: np.dtype, rng: np.random.Genera
     statistics, launch = compute(dtype), ((2,), (64, 2))
     loss, largest, total = (unwritten(6, statistics) for _ in range(3))
     executor.raw("cross_entropy.cu", "cross_entropy_forward", dtype, *launch,
-                 [logits, targets, loss, largest, total, 6, 300, -100])
+                 [logits, targets, NULL, loss, largest, total, 6, 300, -100, 0.0])
     assert np.isnan(loss).tolist() == [False, True, True, False, False, True]
     inside = torch.from_numpy(targets[[0, 3, 4]])
     wanted = F.cross_entropy(exact(logits[[0, 3, 4]]), inside, reduction="none")
     assert_close(loss[[0, 3, 4]], wanted, statistics)
     g, dlogits = normal(rng, 6, statistics), unwritten((6, 300), dtype)
     executor.raw("cross_entropy.cu", "cross_entropy_backward", dtype, *launch,
-                 [logits, targets, largest, total, g, NULL, dlogits, 6, 300, -100, 1])
+                 [logits, targets, NULL, NULL, largest, total, g, NULL, dlogits, 6, 300, -100, 1,
+                  0.0])
     assert np.isnan(dlogits.astype(np.float64)).all(axis=1).tolist() == [
         False, True, True, False, False, True]
     assert np.isfinite(dlogits[[0, 3, 4]].astype(np.float64)).all()
@@ -244,6 +250,10 @@ CASES = [
     _cross_entropy((3, 4), "mean", ignored="all"), _cross_entropy((0, 3), "sum"),
     _cross_entropy((300, 2), "mean"), _cross_entropy((3, 600), "sum", block=(64, 1)),
     _cross_entropy((5, 10), "mean", shift=1e7), _cross_entropy((9, 16), "none"),
+    _cross_entropy((5, 24), "mean", weighted=True), _cross_entropy((300, 3), "sum", weighted=True),
+    _cross_entropy((4, 1000), "mean", smoothing=0.3), _cross_entropy((5, 9), "none", smoothing=1.0),
+    _cross_entropy((3, 600), "mean", shift=1e4, smoothing=0.1, weighted=True, block=(64, 1)),
+    _cross_entropy((7, 33), "none", smoothing=0.2, weighted=True),
     Case("cross_entropy-special", _cross_entropy_special),
     _layer_norm((4, 10)), _layer_norm((3, 300), in_place=True, block=(64, 2)),
     _layer_norm((2, 7), affine=False), _layer_norm((19, 65), in_place=True), _layer_norm((0, 5)),

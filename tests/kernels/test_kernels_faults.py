@@ -113,7 +113,7 @@ def _few_rows(machine: HostMachine) -> None:
     x, targets = rng.standard_normal((20, 5)).astype(np.float32), rng.integers(0, 5, 20)
     loss, largest, total, out, count = (np.full(n, 77, np.float32) for n in (20, 20, 20, 1, 1))
     launch_all_schedules(machine, "cross_entropy_few_rows<float>", (1,), (32, 2), [
-        x, targets, loss, largest, total, out, count, 20, 5, -100, 1])
+        x, targets, 0, loss, largest, total, out, count, 20, 5, -100, 1, 0.0])
     wanted = np.log(np.exp(x).sum(1)) - x[np.arange(20), targets]
     np.testing.assert_allclose(out, wanted.mean(), rtol=1e-5)
 
@@ -126,7 +126,7 @@ def _logit_gradient(machine: HostMachine) -> None:
     wanted = np.exp(x - largest[:, None]) / total[:, None] - np.eye(72)[targets % 72]
     wanted[2] = 0
     launch_all_schedules(machine, "cross_entropy_backward<float>", (2,), (32, 2), [
-        x, targets, largest, total, g, 0, x, 5, 72, -100, 1])
+        x, targets, 0, 0, largest, total, g, 0, x, 5, 72, -100, 1, 0.0])
     np.testing.assert_allclose(x, wanted, rtol=1e-5, atol=1e-6)
 
 

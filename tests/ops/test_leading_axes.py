@@ -131,6 +131,9 @@ class OpaqueStep:
     def reuse(self, g: Any) -> Any:
         return hidden(self._step.reuse(shown(g)))
 
+    def take(self, a: Any) -> Any:
+        return hidden(self._step.take(shown(a)))
+
     def __getattr__(self, name: str) -> Any:
         if name in ("params", "needs", "shape", "mask", "parents", "record", "rebuilt"):
             return getattr(self._step, name)

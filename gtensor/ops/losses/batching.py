@@ -139,6 +139,7 @@ def cross_entropy(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, para
     x, t = b.scores(logits, mapped[0]), b.rows(target, mapped[1])
     factors = None if weight is None else b.factors(weight, mapped[2])
     if mapped[2]:
+        x = in_dtype(ns, x, params.get("dtype") or x.dtype)
         losses, *sums = _losses(b, x, _weighted_targets(b, x, t, factors, params))
     else:
         losses, *sums = run(x, t, weight, **{**params, "reduction": "none"})
@@ -171,12 +172,14 @@ def cross_entropy_grad(
     if not mw:
         found = run(share, x, t, weight, *sums, count, **{**params, "reduction": "none"})
         return first_of_scores(ns, found)
-    axis = -x.ndim + min(1, x.ndim - 1)
+    axis, given = -x.ndim + min(1, x.ndim - 1), x.dtype
+    x = in_dtype(ns, x, params.get("dtype") or given)
     q = _weighted_targets(b, x, t, b.factors(weight, True), params)
     mass = ns.sum(q, axis=(axis,), keepdims=True)
     excess = ns.subtract(ns.multiply(ns.softmax(x, axis=axis), mass), q)
     share = ns.where(ns.not_equal(t, params["ignore_index"]), share, 0.0)
-    return first_of_scores(ns, ns.multiply(excess, ns.reshape(share, shape=mass.shape)))
+    found = ns.multiply(excess, ns.reshape(share, shape=mass.shape))
+    return first_of_scores(ns, in_dtype(ns, found, given))
 
 
 def soft_cross_entropy(

@@ -13,7 +13,7 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import BLOCK, NULL, elementwise, packed_launch, raw, row_launch
+from gtensor.backend.kernels import BLOCK, NULL, packed_launch, raw, row_launch
 from gtensor.engine.bind import FLOAT32
 from gtensor.engine.context import current_casts
 from gtensor.engine.namespaces import recorded
@@ -31,8 +31,6 @@ from gtensor.ops.losses import batching
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.tensor import Tensor
@@ -227,7 +225,8 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     if step.needs(1):
         step.give(1, ns.soft_cross_entropy_dtarget(g, logits, weight, *sums, **step.params))
     if step.needs(0):
-        step.give(0, ns.soft_cross_entropy_dx(g, logits, target, weight, *sums, **step.params))
+        step.give(0, ns.soft_cross_entropy_dx(
+            g, logits, target, weight, *sums, out=step.take(logits), **step.params))
 
 
 def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
@@ -276,7 +275,7 @@ soft_cross_entropy_dtarget = op(
 soft_cross_entropy = op(
     "soft_cross_entropy", flops=of_input,
     autocast="float32", **placed(_forward_path), extras="largest total",
-    constants="weight",
+    constants="weight", takes="logits",
     saves={"logits": "logits target weight largest total",
            "target": "logits weight largest total"},
     backward=_backward, tangent=_tangent, batch=batching.soft_cross_entropy,
@@ -384,7 +383,7 @@ def _cross_entropy_grad_cpu(
         out = host().empty(logits.shape, logits.dtype, "cross_entropy_grad")
     rows, result = classes_last(logits), classes_last(out)
     places, counts, _ = _places(target, ignore_index)
-    share = _share(np, g, count, counts, reduction)
+    share = _share(g, count, counts, reduction)
     work = computed_in(logits.dtype)
     chosen, each = share * work.type(1 - label_smoothing), label_smoothing / rows.shape[-1]
     scale = share / total
@@ -407,11 +406,11 @@ def _cross_entropy_grad_cpu(
     return out
 
 
-def _share(xp: ModuleType, g: Array, count: Array, counts: Array, reduction: str) -> Array:
+def _share(g: Array, count: Array, counts: Array, reduction: str) -> Array:
     """The factor of each row's gradient: 0 for an ignored row, NaN where a mean divides by 0."""
     if reduction == "mean":
-        g = g / xp.where(count == 0, count.dtype.type(np.nan), count)
-    return xp.where(counts, g, count.dtype.type(0))
+        g = g / np.where(count == 0, count.dtype.type(np.nan), count)
+    return np.where(counts, g, count.dtype.type(0))
 
 
 # -- class indices as targets: GPU -----------------------------------------------------------------
@@ -420,9 +419,6 @@ _FORWARD = raw("cross_entropy.cu", "cross_entropy_forward")
 _REDUCE = raw("cross_entropy.cu", "cross_entropy_reduce")
 _FEW_ROWS = raw("cross_entropy.cu", "cross_entropy_few_rows")
 _BACKWARD = raw("cross_entropy.cu", "cross_entropy_backward")
-_MEAN = elementwise(
-    "T total, T mass", "T mean", "mean = total / (mass == T(0) ? gt_nan<T>() : mass)",
-    "number.cuh", name="gt_cross_entropy_mean")
 
 
 def _gpu_rows(logits: Array, target: Array) -> tuple[Any, Any, int]:
@@ -439,6 +435,11 @@ def _few(rows: int, classes: int) -> bool:
     return -(-rows // (BLOCK // 32)) * -(-classes // 32) <= _MOST_STEPS
 
 
+def _heavy(weight: Array | None, work: np.dtype) -> Array | int:
+    """The weights of classes as the kernels read them."""
+    return NULL if weight is None else cupy().ascontiguousarray(weight, dtype=work)
+
+
 def _cross_entropy_gpu(
     logits: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int,
     label_smoothing: float, dtype: np.dtype | None = None, out: Array | None = None,
@@ -446,34 +447,19 @@ def _cross_entropy_gpu(
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
     classes, work = rows.shape[-1], computed_in(logits.dtype)
+    heavy, smoothing, mean = _heavy(weight, work), float(label_smoothing), int(reduction == "mean")
     loss = xp.empty(target.shape, work)
     largest, total = two(xp.empty((2, *target.shape), work))
     result, count = xp.empty((), work), xp.empty((), work)
-    mean = int(reduction == "mean" and weight is None)
-    plain = weight is None and not label_smoothing
-    heavy = None
-    if plain and _few(n, classes):
+    if _few(n, classes):
         _FEW_ROWS[logits.dtype]((1,), (32, BLOCK // 32), (
-            rows, targets, loss, largest, total, result, count, n, classes, ignore_index, mean))
+            rows, targets, heavy, loss, largest, total, result, count, n, classes, ignore_index,
+            mean, smoothing))
     else:
         _FORWARD[logits.dtype](*packed_launch(n, classes, logits.itemsize), (
-            rows, targets, loss, largest, total, n, classes, ignore_index))
-        if not plain:
-            counts = targets != ignore_index
-        if weight is not None:
-            weight = weight.astype(work, copy=False)
-            heavy = weight[targets * counts] * counts
-            loss *= heavy
-        if label_smoothing:
-            log, below_it = xp.log(total), rows - largest[..., None]
-            uniform = (log - below_it.mean(axis=-1) if weight is None
-                       else log * weight.mean() - below_it @ weight / classes)
-            loss = (1 - label_smoothing) * loss + label_smoothing * uniform * counts
-        _REDUCE[logits.dtype](
-            *row_launch(1), (loss, targets, result, count, n, ignore_index, mean))
-    if heavy is not None:
-        count = heavy.sum()
-        result = _MEAN(loss.sum(), count) if reduction == "mean" else loss.sum()
+            rows, targets, heavy, loss, largest, total, n, classes, ignore_index, smoothing))
+        _REDUCE[logits.dtype](*row_launch(1), (
+            loss, targets, heavy, result, count, n, classes, ignore_index, mean))
     if reduction == "none":
         result = loss
     result = result.astype(dtype or logits.dtype, copy=False)
@@ -488,29 +474,16 @@ def _cross_entropy_grad_gpu(
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
     classes, work = rows.shape[-1], computed_in(logits.dtype)
-    result = xp.empty(rows.shape, logits.dtype)
+    direct = out is not None and logits.ndim <= 2 and out.flags.c_contiguous
+    result = out if direct else xp.empty(rows.shape, logits.dtype)
+    heavy = _heavy(weight, work)
+    mass = heavy.sum() if weight is not None and label_smoothing else NULL
     g = xp.ascontiguousarray(g, dtype=work)  # a share of it may be no half number
-    arrived = g
-    divisor, each = count if reduction == "mean" else NULL, int(reduction == "none")
-    if weight is not None or label_smoothing:
-        counts = targets != ignore_index
-    if weight is not None:
-        weight = weight.astype(work, copy=False)
-        share = _share(xp, g, count, counts, reduction)
-        arrived = xp.ascontiguousarray(share * weight[targets * counts], dtype=work)
-        divisor, each = NULL, 1
     _BACKWARD[logits.dtype](*packed_launch(n, classes, logits.itemsize), (
-        rows, targets, largest, total, arrived, divisor, result, n, classes, ignore_index, each))
-    if label_smoothing:
-        share = _share(xp, g, count, counts, reduction)[..., None]
-        if weight is None:
-            hot = (targets[..., None] == xp.arange(classes)).astype(share.dtype)
-            result += (label_smoothing * share * (hot - 1 / classes)).astype(result.dtype)
-        else:
-            spread = xp.exp(rows - largest[..., None])
-            spread = spread * (weight.sum() / total)[..., None] - weight
-            result *= 1 - label_smoothing
-            result += (label_smoothing / classes * share * spread).astype(result.dtype)
+        rows, targets, heavy, mass, largest, total, g, count if reduction == "mean" else NULL,
+        result, n, classes, ignore_index, int(reduction == "none"), float(label_smoothing)))
+    if direct:
+        return out
     moved = xp.moveaxis(result, -1, class_axis(logits.ndim))
     if out is None:
         return xp.ascontiguousarray(moved)
@@ -558,7 +531,8 @@ def _share_of_mean(
 
 
 def _cross_entropy_backward(ns: Namespace, step: Step, g: Array) -> None:
-    step.give(0, ns.cross_entropy_grad(g, *step.saved, **step.params))
+    saved = step.saved
+    step.give(0, ns.cross_entropy_grad(g, *saved, out=step.take(saved[0]), **step.params))
 
 
 def _cross_entropy_tangent(
@@ -592,7 +566,8 @@ cross_entropy_grad = op(
 cross_entropy_op = op(
     "cross_entropy", flops=of_input, autocast="float32",
     cpu=_cross_entropy_cpu, gpu=_cross_entropy_gpu, extras="largest total count",
-    constants="weight", saves={"logits": "logits target weight largest total count"},
+    constants="weight", takes="logits",
+    saves={"logits": "logits target weight largest total count"},
     backward=_cross_entropy_backward, tangent=_cross_entropy_tangent,
     batch=batching.cross_entropy,
     samples=[Sample((shape, shape[:1] + shape[2:], weight), (normal, below(3), _weights), options)
@@ -645,7 +620,7 @@ def cross_entropy(
     check_targets("cross_entropy", input, target, ignore_index)
     options: Params = {"reduction": reduction, "ignore_index": ignore_index,
                        "label_smoothing": label_smoothing}
-    if constant is None and not label_smoothing and of_half(input) and current_casts():
+    if of_half(input) and current_casts():
         options["dtype"] = FLOAT32  # of the loss: halves are read as they are
     return cross_entropy_op(input, target, constant, **options)
 
