@@ -8,6 +8,8 @@
 // Traffic per column entry: im2col reads 1 (mostly cached), writes 1; col2im reads 1.
 // col2im gathers: each image element sums its own contributions in gt_float<T>, in a fixed order
 // and without atomics, so results repeat bit for bit.
+// im2col_beside also moves a second array of images, y (N, O, P) to (O, N, P): with columns
+// (C*KH*KW, N, P) they are the two factors of the weight's gradient. It reads 1 and writes 1 of y.
 // Indices have 32 bits where all of them fit: a division of 64 bits takes about 70 instructions.
 #include "half.cuh"
 
@@ -35,6 +37,19 @@ __device__ inline void gt_im2col(const T *x, T *columns, Index n, Index c, Index
     const bool inside = row >= 0 && row < h && column >= 0 && column < w;
     columns[image * stride_n + k * stride_k + p * stride_p] =
         inside ? x[((image * c + channel) * h + row) * w + column] : gt_down<T>(0);
+  }
+}
+
+// moved (outputs, n, positions) = y (n, outputs, positions).
+template <typename Index, typename T>
+__device__ inline void gt_images_behind(const T *y, T *moved, Index outputs, Index n,
+                                        Index positions) {
+  const Index values = outputs * n * positions;
+  const Index step = static_cast<Index>(gt_threads());
+  for (Index value = static_cast<Index>(gt_thread()); value < values; value += step) {
+    const Index p = value % positions, line = value / positions;
+    const Index image = line % n, output = line / n;
+    moved[value] = y[(image * outputs + output) * positions + p];
   }
 }
 
@@ -91,6 +106,26 @@ __global__ void im2col(const T *x, T *columns, gt_index n, gt_index c, gt_index 
       stride_p);
 }
 
+// The columns of x as im2col makes them, and moved (O, N, P) = y (N, O, P).
+template <typename T>
+__global__ void im2col_beside(const T *x, T *columns, const T *y, T *moved, gt_index outputs,
+                              gt_index n, gt_index c, gt_index h, gt_index w, gt_index kernel_h,
+                              gt_index kernel_w, gt_index out_h, gt_index out_w, gt_index step_h,
+                              gt_index step_w, gt_index pad_h, gt_index pad_w,
+                              gt_index dilation_h, gt_index dilation_w, gt_index stride_n,
+                              gt_index stride_k, gt_index stride_p) {
+  const gt_index entries = n * c * kernel_h * kernel_w * out_h * out_w;
+  const gt_index values = n * outputs * out_h * out_w;
+  gt_by_indices(
+      n * c * h * w, entries > values ? entries : values,
+      [=](auto wide, auto count, auto positions, auto... sizes) {
+        gt_im2col(x, columns, count, sizes...);
+        gt_images_behind(y, moved, wide, count, positions);
+      },
+      outputs, n, out_h * out_w, c, h, w, kernel_h, kernel_w, out_h, out_w, step_h, step_w, pad_h,
+      pad_w, dilation_h, dilation_w, stride_n, stride_k, stride_p);
+}
+
 // x (+)= the sum over all column entries that im2col read from each element of x.
 template <typename T>
 __global__ void col2im(const T *columns, T *x, gt_index n, gt_index c, gt_index h, gt_index w,
@@ -105,4 +140,5 @@ __global__ void col2im(const T *columns, T *x, gt_index n, gt_index c, gt_index 
       stride_n, stride_k, stride_p);
 }
 
-// Launch: a thread to a column entry (im2col) or to an image element (col2im).
+// Launch: a thread to a column entry (im2col, im2col_beside: and to a value of y) or to an image
+// element (col2im).

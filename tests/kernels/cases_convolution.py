@@ -1,9 +1,10 @@
-"""Cases of the kernels over images: im2col.cu, pool.cu, batch_norm.cu."""
+"""Cases of the kernels over images: im2col.cu, weight_gradient.cu, pool.cu, batch_norm.cu."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,54 @@ def _columns(window: Window, layout: str) -> Case:
     return Case(f"im2col-{window.name}-{layout}", check)
 
 
+def _columns_beside(window: Window, outputs: int) -> Case:
+    """Columns as a product over all images needs them, and a second array in the same order."""
+    def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
+        positions = window.out()
+        shape, strides, axes = _layouts(
+            window.n, window.c * prod(window.kernel), prod(positions))["knp"]
+        x, y = normal(rng, window.shape, dtype), normal(
+            rng, (window.n, outputs, *positions), dtype)
+        columns, moved = unwritten(shape, dtype), unwritten((outputs, window.n, *positions), dtype)
+        executor.raw("im2col.cu", "im2col_beside", dtype,
+                     *flat_launch(max(columns.size, moved.size)),
+                     [x, columns, y, moved, outputs, *window.shape, *window.kernel, *positions,
+                      *window.step, *window.pad, *window.dilation, *strides])
+        wanted = F.unfold(exact(x), window.kernel, window.dilation, window.pad, window.step)
+        assert_equal(columns, wanted.permute(axes))
+        assert_equal(moved, exact(y).transpose(0, 1))
+
+    return Case(f"im2col_beside-{window.name}-o{outputs}", check)
+
+
+def _weight_gradient(window: Window, outputs: int, groups: int, block: int = 256) -> Case:
+    def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
+        taps, work = window.c // groups * prod(window.kernel), compute(dtype)
+        x, g = normal(rng, window.shape, dtype), normal(
+            rng, (window.n, outputs, *window.out()), dtype)
+        weight = torch.zeros(
+            (outputs, window.c // groups, *window.kernel), dtype=torch.float64, requires_grad=True)
+        F.conv2d(exact(x), weight, None, window.step, window.pad, window.dilation,
+                 groups).backward(exact(g))
+        geometry = [*window.shape, *window.kernel, *window.out(), *window.step, *window.pad,
+                    *window.dilation, outputs, groups]
+        out, more = unwritten(weight.shape, work), normal(rng, weight.shape, work)
+        wanted = exact(more) + weight.grad
+        for target, accumulate in ((out, 0), (more, 1)):
+            executor.raw("weight_gradient.cu", "conv_weight_gradient", dtype,
+                         (outputs, -(-taps // 9)), (block,), [g, x, target, *geometry, accumulate])
+        assert_close(out, weight.grad, work)
+        assert_close(more, wanted, work)
+
+    return Case(f"weight_gradient-{window.name}-o{outputs}-g{groups}", check)
+
+
+WEIGHT_WINDOWS = [
+    (Window(3, 1, 8, 8, (3, 3), pad=(1, 1)), 4, 1),  # 192 positions: some threads have none
+    (Window(2, 4, 9, 8, (3, 2), step=(2, 3), pad=(1, 0), dilation=(1, 2)), 6, 2),  # 12 taps
+    (Window(2, 3, 20, 11, (5, 5), pad=(2, 4), dilation=(2, 1)), 3, 3),  # 25 taps
+    (Window(4, 2, 1, 1, (1, 1)), 2, 2),
+]
 POOL_WINDOWS = [
     Window(2, 3, 6, 6, (2, 2), step=(2, 2)),
     Window(1, 2, 7, 9, (3, 2), step=(2, 1), pad=(1, 1)),
@@ -241,6 +290,9 @@ def _huge_mean(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None
 
 CASES = [
     *(_columns(window, layout) for window in COLUMN_WINDOWS for layout in ("nkp", "knp", "npk")),
+    *(_columns_beside(window, outputs) for window in COLUMN_WINDOWS[:4] for outputs in (2, 30)),
+    *(_weight_gradient(*window) for window in WEIGHT_WINDOWS),
+    _weight_gradient(Window(0, 2, 4, 4, (3, 3)), 2, 2, block=32),
     *(_max_pool(window) for window in (*POOL_WINDOWS, DILATED)),
     _max_pool(POOL_WINDOWS[1], nan=True),
     *(_avg_pool(window, pad) for window in POOL_WINDOWS for pad in (False, True)),

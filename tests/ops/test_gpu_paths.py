@@ -11,6 +11,7 @@ import pytest
 import gtensor as gt
 import gtensor.nn.functional  # registers its ops
 from gtensor.engine.op import registry
+from gtensor.ops.conv import paths
 from gtensor.testing.compare import close
 
 pytestmark = pytest.mark.gpu
@@ -113,11 +114,14 @@ CONVOLUTIONS = {  # shape of x, of the weight, parameters
 }
 
 
+@pytest.mark.parametrize("most_weights", [512, 0])  # their gradients without columns, and with
 @pytest.mark.parametrize("into", ["new", "added", "strided"])
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_convolutions_write_into_any_buffer(
-    case: str, into: str, rng: np.random.Generator
+    case: str, into: str, most_weights: int, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(paths, "MOST_WEIGHTS", most_weights)
     x_shape, weight_shape, given = CONVOLUTIONS[case]
     params = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, **given}
     x, weight = rng.standard_normal(x_shape), rng.standard_normal(weight_shape)

@@ -32,6 +32,7 @@ from gtensor.ops.conv.paths import (
     GpuTiles,
     Pair,
     correlate,
+    direct_weight_gradient,
     geometry,
     input_gradient,
     kernels_of,
@@ -39,6 +40,7 @@ from gtensor.ops.conv.paths import (
     planes_correlate,
     planes_input_gradient,
     planes_weight_gradient,
+    sums_directly,
     use_planes,
     weight_gradient,
     weight_matrix,
@@ -163,15 +165,18 @@ def _grad_weight_gpu(
     geo = geometry(x.shape[2:], kernel, **params)
     shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
     whole, direct = _result(out, shape, computed_in(g.dtype))
-    total = whole.reshape(geo.groups, shape[0] // geo.groups, -1)
     begun = direct and bool(beta)
-    space = GpuTiles(device, x.shape, x.dtype, geo, flat=True)
-    for tile in space.tiles():
-        columns = space.gather(x, tile).swapaxes(1, 2)
-        device.matmul(space.outputs(g, tile), columns, total, beta=float(begun))
-        begun = True
-    if not begun:  # no image
-        total[...] = 0
+    if sums_directly(x, g, geo):
+        direct_weight_gradient(g, x, geo, whole, begun)
+    else:
+        total = whole.reshape(geo.groups, shape[0] // geo.groups, -1)
+        space = GpuTiles(device, x.shape, x.dtype, geo, flat=True)
+        for tile in space.tiles():
+            columns, outputs = space.factors(x, g, tile)
+            device.matmul(outputs, columns.swapaxes(1, 2), total, beta=float(begun))
+            begun = True
+        if not begun:  # no image
+            total[...] = 0
     if out is None:
         return whole.astype(g.dtype, copy=False)
     return _settled(whole, out, direct, beta)

@@ -4,7 +4,8 @@ On the CPU the columns are channels-last, (groups, images * positions, taps * ch
 channels lie together, so the copy moves long runs, and each tile is one GEMM per group. Columns,
 padded images and products of a tile together take `WORKSPACE_BYTES`, or one output row of one image
 where that is more. On the GPU the columns are (images, channels * taps, positions), made by
-kernels/im2col.cu; they take `GPU_WORKSPACE_BYTES`, or one image's columns where that is more.
+kernels/im2col.cu; they take `GPU_WORKSPACE_BYTES`, or one image's columns where that is more. The
+gradient of few weights needs none there (kernels/weight_gradient.cu).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from gtensor.backend import Device, host
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import flat_launch, raw
+from gtensor.backend.kernels import BLOCK, MULTIPROCESSORS, flat_launch, raw
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.settings import settings
 
@@ -301,8 +302,12 @@ def weight_gradient(
 # -- GPU -----------------------------------------------------------------------------------------
 
 _IM2COL = raw("im2col.cu", "im2col")
+_IM2COL_BESIDE = raw("im2col.cu", "im2col_beside")
 _COL2IM = raw("im2col.cu", "col2im")
+_WEIGHT_GRADIENT = raw("weight_gradient.cu", "conv_weight_gradient")
 
+
+_TAPS = 9  # `GT_TAPS` in weight_gradient.cu
 
 # With fewer output positions a product for each image is too narrow for cuBLAS's tiles.
 _FEWEST_POSITIONS = 16
@@ -360,6 +365,20 @@ class GpuTiles:
         _IM2COL[x.dtype](grid, block, (x[tile], columns, *self._arguments(tile)))
         return columns
 
+    def factors(self, x: Array, y: Array, tile: slice) -> tuple[Array, Array]:
+        """The tile's columns of x and its `outputs` of y; where both are moved, by one launch."""
+        part = y[tile]
+        if (len(part) < 2 or self.positions == 1 or x.dtype != y.dtype
+                or not part.flags.c_contiguous):
+            return self.gather(x, tile), self.outputs(y, tile)
+        n, outputs = part.shape[:2]
+        columns, moved = self.columns(tile), cupy().empty((outputs, n, self.positions), y.dtype)
+        grid, block = flat_launch(max(columns.size, moved.size))
+        _IM2COL_BESIDE[x.dtype](grid, block, (
+            x[tile], columns, part, moved, outputs, *self._arguments(tile)))
+        groups = self.g.groups
+        return columns, moved.reshape(groups, outputs // groups, -1)
+
     def scatter(self, x: Array, tile: slice, accumulate: bool) -> None:
         """The tile's columns summed into x, which is contiguous."""
         part = x[tile]
@@ -399,6 +418,32 @@ class GpuTiles:
             split += moved
         else:
             split[...] = moved
+
+
+# With more weights in a group, or more outputs in a channel where channels do not fill a GPU,
+# products of matrices are faster than `direct_weight_gradient`.
+MOST_WEIGHTS = 512
+MOST_VALUES = 2**17
+
+
+def sums_directly(x: Array, g: Array, geo: Geometry) -> bool:
+    """Whether a weight's gradient on a GPU is better summed up without columns."""
+    outputs = g.shape[1]
+    weights = outputs // geo.groups * (x.shape[1] // geo.groups) * prod(geo.kernel)
+    values = len(g) * prod(geo.out)
+    return (weights <= MOST_WEIGHTS and x.dtype == g.dtype and max(x.size, g.size) < 2**30
+            and (values <= MOST_VALUES or outputs >= MULTIPROCESSORS))
+
+
+def direct_weight_gradient(g: Array, x: Array, geo: Geometry, out: Array, accumulate: bool) -> None:
+    """out = the gradient of a weight, or is added to; x and out are contiguous.
+
+    `out` is float32, or float64 where x is.
+    """
+    outputs, taps = g.shape[1], x.shape[1] // geo.groups * prod(geo.kernel)
+    _WEIGHT_GRADIENT[x.dtype]((outputs, -(-taps // _TAPS)), (BLOCK,), (
+        cupy().ascontiguousarray(g), x, out, *x.shape, *geo.kernel, *geo.out, *geo.stride,
+        *geo.before, *geo.dilation, outputs, geo.groups, int(accumulate)))
 
 
 # -- grouped convolution with few channels to a group (depthwise), plane by plane, on the CPU ------
