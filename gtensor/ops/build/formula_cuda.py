@@ -103,17 +103,21 @@ def statements(root: Node, number: str = "F") -> tuple[list[str], str]:
 
 
 def kernel(
-    name: str, root: Node, inputs: Iterable[str], params: Iterable[str], analytic: bool
+    name: str, roots: tuple[Node, ...], inputs: Iterable[str], params: Iterable[str],
+    analytic: bool
 ) -> Elementwise:
-    """The elementwise kernel of a graph over arrays of one type T."""
-    lines, value = statements(root)
+    """The elementwise kernel of a graph over arrays of one type T; an output for each root."""
+    writer = _Writer(roots, "F")
+    values = [writer.text(root) for root in roots]
+    outputs = ["result", *[f"result{k}" for k in range(1, len(roots))]]
     names = list(inputs)
     declared = [f"T {n}_given" for n in names] + [f"float64 {p}" for p in params]
     loaded = ", ".join(f"{n} = static_cast<F>({n}_given)" for n in names)
     kind = "gt_number" if analytic else "gt_float"
-    body = " ".join([f"typedef {kind}<T> F;", f"const F {loaded};", *lines,
-                     f"result = T({value})"])
-    return elementwise(", ".join(declared), "T result", body, "number.cuh", f"gt_{name}")
+    assigned = "; ".join(f"{out} = T({v})" for out, v in zip(outputs, values, strict=True))
+    body = " ".join([f"typedef {kind}<T> F;", f"const F {loaded};", *writer.lines, assigned])
+    return elementwise(", ".join(declared), ", ".join(f"T {out}" for out in outputs), body,
+                       "number.cuh", f"gt_{name}")
 
 
 def update_kernel(
@@ -190,7 +194,10 @@ def device_function(name: str, formula: Formula, static: Key = ()) -> str:
 
 
 def cuda_path(formula: Formula) -> Path:
-    """The GPU path of a formula: one kernel for each graph, made at its first use."""
+    """The GPU path of a formula: one kernel for each graph, made at its first use.
+
+    Of a formula that returns a tuple it returns, and `out` is, one of arrays.
+    """
     kernels: dict[Any, Elementwise] = {}
 
     def kernel_of(static: Key, absent: tuple[int, ...]) -> Elementwise:
@@ -198,12 +205,12 @@ def cuda_path(formula: Formula) -> Path:
         if found is None:
             variant = "".join(f"_{v}" for _, v in static if isinstance(v, str) and v != "none")
             found = kernels[static, absent] = kernel(
-                formula.name + variant, formula.graph(static, absent),
+                formula.name + variant, formula.graphs(static, absent),
                 [n for i, n in enumerate(formula.inputs) if i not in absent],
                 [p for p in formula.params if p not in dict(static)], formula.analytic)
         return found
 
-    def path(*arrays: Array | Scalar | None, out: Array | None = None, **params: Any) -> Array:
+    def path(*arrays: Array | Scalar | None, out: Any = None, **params: Any) -> Any:
         params = plain_numbers(formula.name, params)
         static = static_of(params)
         found = kernel_of(static, tuple([i for i, a in enumerate(arrays) if a is None]))

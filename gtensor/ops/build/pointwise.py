@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gtensor.engine.namespaces import raw
+from gtensor.engine.namespaces import raw, recorded
 from gtensor.ops.build.batching import broadcasting
 
 if TYPE_CHECKING:
@@ -83,15 +83,28 @@ _OVERWRITTEN = """\
                   else ufunc{i}(g, {needed}out))"""
 
 
+_TOGETHER = """\
+        if ns is not recorded:
+            last, first = ns.{together}(g, {needed}out=step.reuse(g){params})
+            step.give({i}, first)
+            step.give({j}, last)
+            return"""
+
+
 class pointwise:
-    """`backward=pointwise(partial(...), partial(...))`: one per input, None for no derivative."""
+    """`backward=pointwise(partial(...), partial(...))`: one per input, None for no derivative.
+
+    `together` names an op of two inputs' gradients in one pass, where both are needed: of g and the
+    inputs, it returns the last input's, written to its `out`, and the first one's.
+    """
 
     batch = staticmethod(broadcasting)
     rule: Backward | None = None  # as text
     tangent: Tangent | None = None  # as text
 
-    def __init__(self, *partials: Partial | None) -> None:
+    def __init__(self, *partials: Partial | None, together: str | None = None) -> None:
         self.partials = partials
+        self.together = together
 
     def derivative(self, names: tuple[str, ...]) -> tuple[Backward, Tangent, dict[str, str]]:
         """The backward rule, the tangent rule and the saves, for an op with these input names."""
@@ -123,7 +136,7 @@ class pointwise:
         if len(due) > 2:
             return self._backward
         scope = {"FLOAT32": np.dtype(np.float32), "complex_rule": self._backward_complex,
-                 "host": raw["cpu"]}
+                 "host": raw["cpu"], "recorded": recorded}
         lines = ["def rule(ns, step, g):"]
         if self.conjugates and any(p is not identity for p in partials.values()):
             lines.append(_COMPLEX)
@@ -134,11 +147,19 @@ class pointwise:
             inputs = [due[k] for k in masked if k < len(due)]
             if len(inputs) == len(masked):
                 lines.append(f"    if {mask} == {sum(1 << i for i in inputs)}:")
+                if self.together and len(inputs) == 2:
+                    lines.append(self._both(op, *inputs))
                 lines += [_line(op, i, partials[i], i == inputs[-1]) for i in inputs]
                 lines.append("        return")
         for i, partial in partials.items():
             scope[f"times{i}"], scope[f"ufunc{i}"] = partial.times, _ufunc(partial)
         return written("\n".join(lines), scope, "rule", f"{op.name}_backward")
+
+    def _both(self, op: Op, i: int, j: int) -> str:
+        """The text that gives two inputs their gradients in one pass."""
+        needed = "".join(f"step.saved[{op.save_index[n]}], " for n in op.input_names)
+        params = ", **step.record.params" if op.has_params else ""
+        return _TOGETHER.format(together=self.together, needed=needed, params=params, i=i, j=j)
 
     conjugates = False  # whether complex gradients need conjugation
 
