@@ -23,3 +23,13 @@ __device__ inline void gt_philox(unsigned long long (&words)[4], unsigned long l
   }
   words[0] = c0, words[1] = c1, words[2] = c2, words[3] = c3;
 }
+
+// The 32 bits of element e.
+__device__ inline unsigned long long gt_bits(unsigned long long seed, unsigned long long e) {
+  unsigned long long words[4];
+  gt_philox(words, seed, e / 8);
+  const int lane = e % 8 / 2;
+  const unsigned long long word =
+      lane == 0 ? words[0] : lane == 1 ? words[1] : lane == 2 ? words[2] : words[3];
+  return e % 2 ? word >> 32 : word & 0xFFFFFFFFULL;
+}

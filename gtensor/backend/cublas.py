@@ -236,11 +236,13 @@ class Products:
     def matmul(
         self, a: CudaArray, b: CudaArray, out: CudaArray | None = None, beta: complex = 0.0,
         alpha: complex = 1.0, bias: CudaArray | None = None, sums: CudaArray | None = None,
+        summand: CudaArray | None = None,
     ) -> CudaArray:
         """out = alpha * a @ b + beta * out + bias, over the last two axes; others broadcast.
 
         `bias` (columns,) is added to each row; `sums` (rows,) is given the sums of a's rows. Both
-        have the dtype of out, and take matrices. `out` may be float32 for inputs of half precision,
+        have the dtype of out, and take matrices. A `summand` like `out` is added in its place, and
+        `out` is not read. `out` may be float32 for inputs of half precision,
         and is only read if beta is not 0. Raises TypeError for dtypes without a cuBLAS product,
         ValueError for an `out` of another shape or one that overlaps an input or itself, and
         RuntimeError if cuBLAS fails.
@@ -251,6 +253,11 @@ class Products:
         else:
             check_out(a, b, out, shape)
         kind = _kind_of(a, b, out)
+        if summand is not None:
+            if self._summed(kind, (a, b, out), bias, summand):
+                return out
+            out[...] = summand
+            beta = 1.0
         if not out.size:
             if sums is not None:
                 cupy().sum(a, axis=-1, out=sums)
@@ -274,6 +281,23 @@ class Products:
         if sums is not None:
             cupy().sum(a, axis=-1, out=sums)
         return out
+
+    def _summed(
+        self, kind: _Kind, arrays: tuple[CudaArray, CudaArray, CudaArray], bias: CudaArray | None,
+        summand: CudaArray,
+    ) -> bool:
+        """out = a @ b + bias + summand in one call; False, with nothing written, without one."""
+        a, b, out = arrays
+        epilogue = Epilogue(cublaslt.NOTHING) if bias is None else _of_vector(out, bias, None)
+        if not out.size or not a.shape[-1] or summand.dtype != out.dtype or (
+                summand.strides != out.strides):
+            return False
+        laid = plan(at(a), at(b), at(out))
+        try:
+            return laid is not None and self._fused(
+                kind, laid, arrays, (1.0, 1.0), epilogue, summand)
+        except Failed as error:
+            raise self._failure(error, a, b, out) from None
 
     def _failure(self, error: Failed, a: CudaArray, b: CudaArray, out: CudaArray) -> RuntimeError:
         """The error with the op's name and its operands."""
@@ -352,6 +376,7 @@ class Products:
     def _fused(
         self, kind: _Kind, laid: Plan, arrays: tuple[CudaArray, CudaArray, CudaArray],
         factors: tuple[complex, complex], epilogue: Epilogue | None,
+        summand: CudaArray | None = None,
     ) -> bool:
         """One call with an epilogue; False, with nothing written, where cublasLt has none."""
         if laid.axes or laid.exchanged or epilogue is None or kind.scalar in (_FLOATS, _REALS):
@@ -363,7 +388,8 @@ class Products:
         workspace = self._workspaces[handle.stream]
         return cublaslt.matmul(
             handle.prepared, pointer, laid, kind[:3], alpha, b.data.ptr, a.data.ptr, beta,
-            out.data.ptr, epilogue, (workspace.data.ptr, workspace.nbytes),
+            (out if summand is None else summand).data.ptr, out.data.ptr, epilogue,
+            (workspace.data.ptr, workspace.nbytes),
             self._device.current_stream().stream.ptr)
 
     def activated(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gtensor.backend.layouts import Plan
 
 # cublasLtEpilogue_t, which are sums of these
+NOTHING = 1
 RELU, BIAS, GELU = 2, 4, 32  # what follows a product; GELU's approximation by tanh
 RELU_SLOPE, GELU_SLOPE = 8 | 128, 64 | 128  # a factor, from what a forward product has kept
 KEEP = 128  # what the slope needs: ReLU a bit for each element, GELU its input
@@ -151,7 +152,7 @@ class Prepared:
 
 def matmul(
     prepared: Prepared, handle: int, laid: Plan, kind: Kind, alpha: Any, first: int, second: int,
-    beta: Any, out: int, epilogue: Epilogue, workspace: tuple[int, int], stream: int,
+    beta: Any, summand: int, out: int, epilogue: Epilogue, workspace: tuple[int, int], stream: int,
 ) -> bool:
     """Queue a product of two column-major matrices; False where cublasLt has no such epilogue.
 
@@ -159,17 +160,18 @@ def matmul(
 
     Args:
         first, second, out: addresses. Of a row-major product the first is its second.
+        summand: the address of what is added, times beta, which lies as out does or is out.
         workspace: address and bytes.
     """
     if (epilogue.vector | epilogue.kept) % _EPILOGUE_ALIGNED:
         return False
-    alignments = tuple([min(_ALIGNED, x & -x) for x in (first, second, out, out)])
+    alignments = tuple([min(_ALIGNED, x & -x) for x in (first, second, summand, out)])
     found = prepared.product(laid.operations, laid.sizes, laid.leading, kind, epilogue.code,
                              epilogue.leading, alignments, workspace[1])
     if not found.found:
         return False
     found.point_to(epilogue)
     call("cublasLtMatmul", handle, found.description, alpha, first, found.first, second,
-         found.second, beta, out, found.out, out, found.out, ctypes.byref(found.result), *workspace,
-         stream)
+         found.second, beta, summand, found.out, out, found.out, ctypes.byref(found.result),
+         *workspace, stream)
     return True

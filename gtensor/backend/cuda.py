@@ -97,10 +97,10 @@ class CudaDevice(Device):
     def matmul(
         self, a: Array, b: Array, out: Array | None = None, beta: complex = 0.0,
         alpha: complex = 1.0, label: str = "matmul", *, bias: Array | None = None,
-        sums: Array | None = None,
+        sums: Array | None = None, summand: Array | None = None,
     ) -> Array:
-        """As on every device; `bias` and `sums` as in `cublas.Products`."""
-        return self.products.matmul(a, b, out, beta, alpha, bias, sums)
+        """As on every device; `bias`, `sums` and `summand` as in `cublas.Products`."""
+        return self.products.matmul(a, b, out, beta, alpha, bias, sums, summand)
 
     def running_op(self) -> str:
         """The name of the op that this thread runs."""

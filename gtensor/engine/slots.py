@@ -6,7 +6,8 @@ A rule `backward(ns, step, g)` returns nothing; it writes to its parents' slots:
     step.lend(i, a)   input i gets another hold (on g, or on an array that is kept elsewhere)
     step.into(i)      -> (buffer, beta): accumulate there (beta=1), overwrite it (beta=0), or
                       (None, 0) to make a new one; in any case give the result. With wide=True
-                      the buffer of a rule for halves may be float32: input i is a cast parameter
+                      the buffer of a rule for halves may be float32: input i is a cast parameter.
+                      dtype is that of the rule's gradient, if it is not the output's
     step.reuse(g)     -> g if the rule is its last holder and may overwrite it, else None; call last
     step.take(a)      -> a, which the op `takes`, if the record was its last reader, else None; to
                       overwrite and give
@@ -65,7 +66,9 @@ class Step(Generic[V]):
         def lend(self, i: int, a: V) -> None:
             """Give input i another hold on `a`."""
 
-        def into(self, i: int, wide: bool = False) -> tuple[V | None, float]:
+        def into(
+            self, i: int, wide: bool = False, dtype: np.dtype | None = None
+        ) -> tuple[V | None, float]:
             """The buffer to accumulate into, and 1.0; (None, 0.0) to make a new one."""
 
         def reuse(self, g: V) -> V | None:
@@ -268,7 +271,9 @@ class RawStep(Step["Array"]):
         else:
             self.slots[node] = fitted, hold
 
-    def into(self, i: int, wide: bool = False) -> tuple[Array | None, float]:
+    def into(
+        self, i: int, wide: bool = False, dtype: np.dtype | None = None
+    ) -> tuple[Array | None, float]:
         """(buffer, 1.0) to accumulate into. When input i has no gradient yet, (None, 0.0), or
         (buffer, 0.0), which is to be overwritten: that of its collector.
 
@@ -277,7 +282,8 @@ class RawStep(Step["Array"]):
         node = self.parents[i]
         if node is None:
             self._refuse_unneeded(i)
-        cast = node.dtype is not self.record.dtype and node.dtype != self.record.dtype
+        own = self.record.dtype if dtype is None else dtype
+        cast = node.dtype is not own and node.dtype != own
         if cast and not wide:
             return None, 0.0
         slot = self.slots.get(node)
@@ -468,7 +474,9 @@ class RecordedStep(Step[Tensor]):
 
     lend = give
 
-    def into(self, i: int, wide: bool = False) -> tuple[None, float]:
+    def into(
+        self, i: int, wide: bool = False, dtype: np.dtype | None = None
+    ) -> tuple[None, float]:
         """(None, 0.0): a recorded gradient is never accumulated in place."""
         return None, 0.0
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
 from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.namespaces import raw
 from gtensor.engine.slots import RawStep, Slot
@@ -162,9 +164,11 @@ class StackedStep(RawStep):
         else:
             super().give(i, array)  # it is new
 
-    def into(self, i: int, wide: bool = False) -> tuple[Any, float]:
+    def into(
+        self, i: int, wide: bool = False, dtype: np.dtype | None = None
+    ) -> tuple[Any, float]:
         """(buffer, 1.0) to accumulate into, or (None, 0.0) when input i has no gradients yet."""
-        buffer, beta = super().into(i)
+        buffer, beta = super().into(i, dtype=dtype)
         return (None if buffer is None else Stack(buffer)), beta
 
     def reuse(self, g: Any) -> Any:

@@ -14,11 +14,19 @@ from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.hooks import is_plain
-from gtensor.nn.layers import DeviceLike, Dropout, Linear
+from gtensor.nn.layers import (
+    DeviceLike,
+    Dropout,
+    Linear,
+    dropped_residual,
+    drops,
+    residual,
+)
 from gtensor.nn.module import Module
 from gtensor.nn.normalization import LayerNorm, normalized
 from gtensor.nn.parameter import Parameter
 from gtensor.ops import where
+from gtensor.ops.activations.activated_dropout import activated_dropout
 from gtensor.ops.attention.attention import attention_weights
 from gtensor.ops.attention.packed import packed_attention
 from gtensor.ops.build.arguments import refuse_unsupported, want_tensors
@@ -98,6 +106,16 @@ class MultiheadAttention(Module):
                 same mask, as in PyTorch; it is not read where nothing else is masked and no weights
                 are needed.
         """
+        y, weights = self.mixed(query, key, value, key_padding_mask, need_weights, attn_mask,
+                                average_attn_weights, is_causal)
+        made: Tensor = self.out_proj(y)
+        return self._batch_first(made) if query.ndim == 3 else made[0], weights
+
+    def mixed(
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None,
+        need_weights: bool, attn_mask: Tensor | None, average_attn_weights: bool, is_causal: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output before its projection, with the batch first, and the weights."""
         want_tensors("MultiheadAttention", query=query, key=key, value=value,
                      key_padding_mask=key_padding_mask, attn_mask=attn_mask)
         batched = query.ndim == 3
@@ -117,7 +135,7 @@ class MultiheadAttention(Module):
             packed = F.linear(inputs[0], self.in_proj_weight, self.in_proj_bias)
             y = packed_attention(self._split(packed, 3 * self.num_heads), self.num_heads, p,
                                  is_causal)
-            return self._output(y, batched), None
+            return self._joined(y), None
         q, k, v = (x.permute_dims((0, 2, 1, 3)) for x in self._projected(*inputs))
         weights = None
         if need_weights:
@@ -131,16 +149,15 @@ class MultiheadAttention(Module):
             y = F.scaled_dot_product_attention(q, k, v, mask, p, is_causal)
         if weights is not None and not batched:
             weights = weights[0]
-        return self._output(y.permute_dims((0, 2, 1, 3)), batched), weights
+        return self._joined(y.permute_dims((0, 2, 1, 3))), weights
 
     def _batch_first(self, x: Tensor) -> Tensor:
         """x with the batch first, and the other way round."""
         return x if self.batch_first else x.permute_dims((1, 0, 2))
 
-    def _output(self, y: Tensor, batched: bool) -> Tensor:
-        """What the heads (N, L, heads, features) make together."""
-        made: Tensor = self.out_proj(y.reshape((*y.shape[:2], self.embed_dim)))
-        return self._batch_first(made) if batched else made[0]
+    def _joined(self, y: Tensor) -> Tensor:
+        """The heads (N, L, heads, features) side by side."""
+        return y.reshape((*y.shape[:2], self.embed_dim))
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """Queries, keys and values after their linear maps, (N, L, heads, features)."""
@@ -229,23 +246,40 @@ class TransformerEncoderLayer(Module):
         masks = (src_mask, src_key_padding_mask, is_causal)
         if self.norm_first:
             h = normalized(self.norm1, src, is_plain(self.self_attn, MultiheadAttention))
-            x = src + self._attended(h, *masks)
-            return x + self._transformed(normalized(self.norm2, x, is_plain(self.linear1, Linear)))
-        x = self.norm1(src + self._attended(src, *masks))
-        return self.norm2(x + self._transformed(x))
+            x = self._attended(src, h, *masks)
+            return self._transformed(x, normalized(self.norm2, x, is_plain(self.linear1, Linear)))
+        x = self.norm1(self._attended(src, src, *masks))
+        return self.norm2(self._transformed(x, x))
 
     def _attended(
-        self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
+        self, x: Tensor, h: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
     ) -> Tensor:
-        y, _ = self.self_attn(x, x, x, padding, False, mask, is_causal=is_causal)
-        return self.dropout1(y)
+        """x + dropout(attention(h))."""
+        attention = self.self_attn
+        if (is_plain(attention, MultiheadAttention) and not drops(self.dropout1) and x.ndim == 3
+                and attention.batch_first):
+            y, _ = attention.mixed(h, h, h, padding, False, mask, True, is_causal)
+            return residual(x, attention.out_proj, y)
+        y, _ = attention(h, h, h, padding, False, mask, is_causal=is_causal)
+        return dropped_residual(x, self.dropout1, y)
 
-    def _transformed(self, x: Tensor) -> Tensor:
+    def _transformed(self, x: Tensor, h: Tensor) -> Tensor:
+        """x + dropout(feed_forward(h))."""
         if self._is_fused():
             first, second = self.linear1, self.linear2
-            return self.dropout2(F.feed_forward(
-                x, first.weight, first.bias, second.weight, second.bias))
-        return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+            dropped = drops(self.dropout2)
+            h = F.feed_forward(h, first.weight, first.bias, second.weight, second.bias,
+                               summand=None if dropped else x)
+            return dropped_residual(x, self.dropout2, h) if dropped else h
+        return residual(x, self.linear2, self._activated(self.linear1(h)), self.dropout2)
+
+    def _activated(self, h: Tensor) -> Tensor:
+        """dropout(activation(h)), of those that are known in one pass."""
+        if is_plain(self.dropout, Dropout) and self.dropout.training:
+            for name, function in _ACTIVATIONS.items():
+                if self.activation is function:
+                    return activated_dropout(h, name, self.dropout.p)
+        return self.dropout(self.activation(h))
 
     def _is_fused(self) -> bool:
         """Whether one op computes the feed-forward part: ReLU, no dropout in it, and no hooks."""

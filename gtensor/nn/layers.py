@@ -10,9 +10,12 @@ from gtensor.backend import Device
 from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
+from gtensor.nn.hooks import is_plain
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
+from gtensor.ops.activations.activated_dropout import residual_dropout
 from gtensor.ops.build.arguments import refuse_unsupported, want_tensors
+from gtensor.ops.linalg.linear import linear_sum
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -66,6 +69,30 @@ class Linear(Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+def residual(x: Tensor, linear: Module, h: Tensor, dropout: Module | None = None) -> Tensor:
+    """x + dropout(linear(h)); of plain layers the sum is part of the last one that works."""
+    if dropout is not None and drops(dropout):
+        return dropped_residual(x, dropout, linear(h))
+    if isinstance(linear, Linear) and is_plain(linear, Linear) and (
+            x.shape == (*h.shape[:-1], linear.out_features)):
+        return linear_sum(h, linear.weight, linear.bias, x)
+    return x + linear(h)
+
+
+def drops(dropout: Module) -> bool:
+    """Whether a dropout layer may change what it is given."""
+    if not isinstance(dropout, Dropout) or not is_plain(dropout, Dropout):
+        return True
+    return dropout.training and dropout.p > 0
+
+
+def dropped_residual(x: Tensor, dropout: Module, h: Tensor) -> Tensor:
+    """x + dropout(h); of a plain layer one op."""
+    if isinstance(dropout, Dropout) and is_plain(dropout, Dropout) and dropout.training:
+        return residual_dropout(x, h, dropout.p)
+    return x + dropout(h)
 
 
 class Embedding(Module):

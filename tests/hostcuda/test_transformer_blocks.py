@@ -50,19 +50,22 @@ def test_a_block_takes_so_many_launches():
         state.length = 9
         block.step(x[:, 0].detach(), state)
 
-    assert [launches(work) for work in (infer, step, train)] == [28, 21, 64]
+    assert [launches(work) for work in (infer, step, train)] == [26, 20, 61]
 
 
 LAYERS = {  # launches forward and backward
-    "TransformerBlock": (10, 17),
-    "TransformerEncoderLayer": (11, 18),
+    "TransformerBlock": (8, 17),
+    "TransformerEncoderLayer": (9, 18),
 }
 
 
 @pytest.mark.usefixtures("dry_cuda")
 @pytest.mark.parametrize("kind", LAYERS)
 def test_a_layer_of_gpt2_under_autocast_takes_so_many_launches(kind):
-    """Casts of parameters are one, norms write halves, and no part of a projection is copied."""
+    """Casts of parameters are one, norms write halves, and no part of a projection is copied.
+
+    The sums with the stream are part of the products before them.
+    """
     layer = (TransformerBlock(64, 2, activation="gelu_tanh", norm="layer", rotary=False, bias=True)
              if kind == "TransformerBlock" else
              nn.TransformerEncoderLayer(64, 2, 256, 0.0, "gelu", batch_first=True, norm_first=True))

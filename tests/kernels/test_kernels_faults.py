@@ -56,6 +56,44 @@ def _long_rows(machine: HostMachine) -> None:
     np.testing.assert_allclose(y, exponentials / exponentials.sum(1, keepdims=True), rtol=1e-5)
 
 
+def _weight_gradient(machine: HostMachine) -> None:
+    """Two groups of one channel each, 12 taps: two blocks for each output; 120 positions."""
+    rng = np.random.default_rng(5)
+    shape, kernel, padding, out = (3, 2, 5, 8), (4, 3), (1, 0), (4, 6)
+    x = rng.standard_normal(shape).astype(np.float32)
+    g = rng.standard_normal((3, 2, *out)).astype(np.float32)
+    weight = np.full((2, 12), 77, np.float32)
+    launch_all_schedules(machine, "conv_weight_gradient<float>", (2, 2), (64,), [
+        g, x, weight, *shape, *kernel, *out, 1, 1, *padding, 1, 1, 2, 2, 0])
+    columns = _windows(x, kernel, padding, out)  # (n, c, taps, positions)
+    np.testing.assert_allclose(
+        weight, np.einsum("ncp,nckp->ck", g.reshape(3, 2, -1), columns), rtol=1e-4, atol=1e-5)
+
+
+def _windows(
+    x: np.ndarray, kernel: tuple[int, int], padding: tuple[int, int], out: tuple[int, int]
+) -> np.ndarray:
+    top, left = padding
+    padded = np.pad(x, ((0, 0), (0, 0), (top, top), (left, left)))
+    taps = [padded[..., i:i + out[0], j:j + out[1]]
+            for i in range(kernel[0]) for j in range(kernel[1])]
+    return np.stack(taps, axis=2).reshape(*x.shape[:2], len(taps), -1)
+
+
+def _columns_beside(machine: HostMachine) -> None:
+    """Columns (taps, n, positions) of one channel, and outputs moved to (outputs, n, positions)."""
+    rng = np.random.default_rng(5)
+    shape, kernel, out = (2, 1, 4, 5), (2, 2), (3, 4)
+    x = rng.standard_normal(shape).astype(np.float32)
+    y = rng.standard_normal((2, 5, 12)).astype(np.float32)
+    columns, moved = np.full((4, 2, 12), 77, np.float32), np.full((5, 2, 12), 77, np.float32)
+    launch_all_schedules(machine, "im2col_beside<float>", (2,), (64,), [
+        x, columns, y, moved, 5, *shape, *kernel, *out, 1, 1, 0, 0, 1, 1, 12, 24, 1])
+    np.testing.assert_array_equal(
+        columns, _windows(x, kernel, (0, 0), out)[:, 0].swapaxes(0, 1))
+    np.testing.assert_array_equal(moved, y.swapaxes(0, 1))
+
+
 def _normalized(machine: HostMachine) -> None:
     """Backward over g, with the sums for the parameters: two blocks, two rows of two warps each."""
     rng = np.random.default_rng(6)
@@ -209,6 +247,7 @@ def _replaced(file: str, old: str, new: str, which: int = 0) -> str:
 
 
 SOFTMAX, LAYER_NORM, MATMUL = "softmax.cu", "layer_norm.cu", "matmul_into.cu"
+WEIGHTS, IM2COL = "weight_gradient.cu", "im2col.cu"
 CROSS_ENTROPY, SUM_ROWS, SCAN = "cross_entropy.cu", "sum_rows.cu", "linear_scan.cu"
 LSTM, BATCH_NORM, BN_ACT = "lstm_cell.cu", "batch_norm.cu", "bn_act.cu"
 BARRIER = "__syncthreads();"
@@ -368,6 +407,21 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
         "gt_0::gt_case", _update, AssertionError),
     "no barrier before the numbers are read": (
         UPDATE, _replaced(UPDATE, BARRIER, "", -1), "gt_0::gt_case", _update, AssertionError),
+    "a tap beyond the window": (
+        WEIGHTS, _replaced(WEIGHTS, "threadIdx.x == 0 && first + k < taps", "threadIdx.x == 0"),
+        "conv_weight_gradient", _weight_gradient, "heap-buffer-overflow"),
+    "a row below the image": (
+        WEIGHTS, _replaced(WEIGHTS, "row < height", "row <= height"),
+        "conv_weight_gradient", _weight_gradient, "heap-buffer-overflow"),
+    "channels of another group": (
+        WEIGHTS, _replaced(WEIGHTS, "output / (outputs / groups)", "output / outputs"),
+        "conv_weight_gradient", _weight_gradient, AssertionError),
+    "positions that no thread takes": (
+        WEIGHTS, _replaced(WEIGHTS, "at += blockDim.x", "at += 2 * blockDim.x"),
+        "conv_weight_gradient", _weight_gradient, AssertionError),
+    "outputs that stay where they are": (
+        IM2COL, _replaced(IM2COL, "(image * outputs + output) * positions + p", "value"),
+        "im2col_beside", _columns_beside, AssertionError),
     "a result that is 0.05 % wrong": (
         SOFTMAX, _replaced(SOFTMAX, "exp(below) / total;", "exp(below) / total * F(1.0005);"),
         "softmax_forward", _softmax, AssertionError),
@@ -400,6 +454,10 @@ UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
     "linear scan": (SCAN, kernels.source(SCAN), "linear_scan_forward", _linear_scan, None),
     "sums over rows": (SUM_ROWS, kernels.source(SUM_ROWS), "sum_rows", _sum_rows, None),
     "LSTM cell": (LSTM, kernels.source(LSTM), "lstm_cell_forward", _lstm_cell, None),
+    "weight gradient": (WEIGHTS, kernels.source(WEIGHTS), "conv_weight_gradient",
+                        _weight_gradient, None),
+    "columns beside outputs": (IM2COL, kernels.source(IM2COL), "im2col_beside", _columns_beside,
+                               None),
     "product": (MATMUL, kernels.source(MATMUL), "matmul_into_small", _product, None),
     "update": (UPDATE, TEXTS[UPDATE], "gt_0::gt_case", _update, None),
 }

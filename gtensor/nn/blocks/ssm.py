@@ -16,7 +16,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.workspaces import Block, BlockWorkspace
-from gtensor.nn.layers import DeviceLike, Linear
+from gtensor.nn.layers import DeviceLike, Linear, residual
 from gtensor.nn.module import Module
 from gtensor.nn.normalization import RMSNorm
 from gtensor.nn.parameter import Parameter
@@ -237,18 +237,16 @@ class SSMBlock(Block):
                 h = self.norm1(x)
             with place.saved("mixing"):
                 h = self._mixed(h, state)
-            with place("mixing output"):
-                h = self.out_proj(h)
+            last: Any = self.out_proj
             if self.norm2 is not None:
                 with place.saved("residual"):
-                    x = x + h
+                    x = residual(x, last, h)
                 with place.saved("norm output"):
                     h = self.norm2(x)
                 with place.saved("feed-forward"):
                     h = self._gated(h)
-                with place("feed-forward output"):
-                    h = self.linear2(h)  # type: ignore[misc]
-        y = x + h
+                last = self.linear2
+        y = residual(x, last, h)
         if self.context is not None and self.training:
             self.context.update(given, y)
         return y.permute_dims((1, 0, 2))
@@ -274,8 +272,8 @@ class SSMBlock(Block):
         inner, hidden = self.in_proj.weight.shape[0], 0
         if self.linear1 is not None:
             hidden = self.linear1.weight.shape[0]
-        found = {"norm output": self.width, "mixing": inner, "mixing output": self.width,
-                 "residual": self.width, "feed-forward": hidden, "feed-forward output": self.width}
+        found = {"norm output": self.width, "mixing": inner, "residual": self.width,
+                 "feed-forward": hidden}
         return {name: each for name, each in found.items() if each}
 
     def initial_state(self, batch: int) -> SSMState:

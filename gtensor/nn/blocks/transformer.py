@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gtensor.array.creation import empty
-from gtensor.engine.context import no_grad
+from gtensor.engine.context import grad_enabled, no_grad
 from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.rotary import RotaryPositions
 from gtensor.nn.blocks.workspaces import Block, BlockWorkspace
 from gtensor.nn.hooks import is_plain
-from gtensor.nn.layers import DeviceLike, Dropout, Linear
+from gtensor.nn.layers import DeviceLike, Dropout, Linear, dropped_residual, drops, residual
 from gtensor.nn.module import Module
 from gtensor.nn.normalization import LayerNorm, RMSNorm, normalized
 from gtensor.nn.parameter import Parameter
@@ -214,33 +214,45 @@ class TransformerBlock(Block):
                     self.norm1, mixed_in, is_plain(self.self_attn, CausalSelfAttention))
             with place.saved("mixing"):
                 h = self.self_attn.mixed(h, cache)
-            with place("mixing output"):
-                h = self.dropout(self.self_attn.out_proj(h))
+            dropped = drops(self.dropout)
+            if dropped:
+                with place("mixing output"):
+                    h = self.self_attn.out_proj(h)
             with place.saved("residual"):
-                residual = mixed_in + h
+                stream = (dropped_residual(mixed_in, self.dropout, h) if dropped
+                          else residual(mixed_in, self.self_attn.out_proj, h))
             plain = is_plain(self.linear1, Linear)
             with place.saved("norm output"):
-                h = normalized(self.norm2, residual, plain)
-            if self.activation in FUSED and plain and is_plain(self.linear2, Linear):
-                with place.saved("feed-forward"):
+                h = normalized(self.norm2, stream, plain)
+            fused = self.activation in FUSED and plain and is_plain(self.linear2, Linear)
+            summed = fused and not dropped and grad_enabled()  # else h, and not y, has a buffer
+            with place.saved("feed-forward"):
+                if fused:
                     h = F.feed_forward(h, self.linear1.weight, self.linear1.bias,
-                                       self.linear2.weight, self.linear2.bias, self.activation)
-                h = self.dropout(h)
-            else:
-                with place.saved("feed-forward"):
+                                       self.linear2.weight, self.linear2.bias, self.activation,
+                                       stream if summed else None)
+                else:
                     h = ACTIVATIONS[self.activation](self.linear1(h))
+            if dropped and not fused:
                 with place("feed-forward output"):
-                    h = self.dropout(self.linear2(h))
-        y = residual + h
+                    h = self.linear2(h)
+        if dropped:
+            y = dropped_residual(stream, self.dropout, h)
+        elif fused:
+            y = h if summed else stream + h
+        else:
+            y = residual(stream, self.linear2, h)
         if self.context is not None and self.training:
             self.context.update(x, y)
         return y
 
     def widths(self) -> dict[str, int]:
         width = self.width
-        return {"norm output": width, "mixing": self.self_attn.in_proj_weight.shape[0],
-                "mixing output": width, "residual": width,
-                "feed-forward": self.linear1.weight.shape[0], "feed-forward output": width}
+        found = {"norm output": width, "mixing": self.self_attn.in_proj_weight.shape[0],
+                 "residual": width, "feed-forward": self.linear1.weight.shape[0]}
+        if self.dropout.p:  # else those are part of the sums
+            found |= {"mixing output": width, "feed-forward output": width}
+        return found
 
     def initial_state(self, batch: int, capacity: int) -> KVCache:
         """An empty cache for `capacity` positions of `batch` sequences."""

@@ -103,14 +103,9 @@ def _repeated_cpu(x: Array, out: Array, p: float, seed: int, shared: int) -> Non
 
 # `(i + first) % size` is the element's place.
 _MASKED = """
-unsigned long long e = i + first, words[4];
+unsigned long long e = i + first;
 if (e >= size) e %= size;
-gt_philox(words, seed, e / 8);
-const int lane = e % 8 / 2;
-const unsigned long long word =
-    lane == 0 ? words[0] : lane == 1 ? words[1] : lane == 2 ? words[2] : words[3];
-const unsigned long long bits = e % 2 ? word >> 32 : word & 0xFFFFFFFFULL;
-y = bits < threshold ? T(0) : T(gt_up(x) * gt_float<T>(scale));
+y = gt_bits(seed, e) < threshold ? T(0) : T(gt_up(x) * gt_float<T>(scale));
 """
 _kernel = elementwise(
     "T x, uint64 seed, uint64 first, uint64 size, uint64 threshold, float64 scale", "T y", _MASKED,
@@ -151,21 +146,21 @@ def _scaled(ns: Namespace, x: Any, factors: Any) -> Any:
     return ns.multiply(ns.where(ns.not_equal(factors, 0.0), x, 0.0), factors)
 
 
-def _same_mask(
+def same_mask(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> Any:
     """A seed is one mask, so all examples have it; `vmap` draws others with `randomness`."""
     return run(*inputs, **{**params, "shared": params.get("shared", 0) + 1})
 
 
-_same_mask.writes = True  # type: ignore[attr-defined]
+same_mask.writes = True  # type: ignore[attr-defined]
 
 dropout_op = op(
     "dropout", cpu=_dropout_cpu, gpu=_dropout_gpu,
     backward=pointwise(partial(
         "", lambda ns, g, out, p, seed, shared=0: ns.dropout(
             g, p=p, seed=seed, shared=shared, out=out))),
-    batch=_same_mask,
+    batch=same_mask,
     samples=[*unary(p=0.3, seed=7), *unary(p=0.3, seed=7, shared=1)[1:3]],
     doc="x with a share p of its elements 0 and the others divided by 1 - p. Parameters: p, seed, "
         "shared (how many leading axes repeat one mask).",

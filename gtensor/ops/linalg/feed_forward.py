@@ -22,10 +22,16 @@ from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, spread
+from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, in_dtype, spread
 from gtensor.ops.build.flops import of_feed_forward
 from gtensor.ops.build.path_builders import placed
-from gtensor.ops.linalg.linear import give_parameters, linear_batch, linear_tangent
+from gtensor.ops.linalg.linear import (
+    cast_beside,
+    give_parameters,
+    linear_batch,
+    linear_tangent,
+    sums_into,
+)
 from gtensor.ops.linalg.matrix_products import swapped
 
 if TYPE_CHECKING:
@@ -47,7 +53,8 @@ def _matrix(x: Array) -> Array | None:
 
 def _forward_path(
     device: Any, x: Array, weight1: Array, bias1: Array | None, weight2: Array,
-    bias2: Array | None, *, activation: str, keep: bool, out: Array | None = None,
+    bias2: Array | None, summand: Array | None, *, activation: str, keep: bool,
+    out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """The output, the hidden values, and what the activation's derivative needs."""
     ns = raw[device.type]
@@ -57,7 +64,16 @@ def _forward_path(
         kept = keep and activation != "relu"  # whose derivative follows from its output
         hidden = ACTIVATIONS[activation][0](ns, before, 0.0, out=None if kept else before)
         found = hidden, before if kept else hidden
-    return ns.linear(found[0], weight2, bias2, out=out), *found
+    return _second(ns, found[0], weight2, bias2, summand, out=out), *found
+
+
+def _second(
+    ns: Namespace, hidden: Any, weight: Any, bias: Any, summand: Any, **more: Any
+) -> Any:
+    """The second linear map, plus the summand if there is one."""
+    if summand is None:
+        return ns.linear(hidden, weight, bias, **more)
+    return ns.linear_sum(hidden, weight, bias, summand, **more)
 
 
 def _fused_hidden(
@@ -117,6 +133,14 @@ def _hidden_gradient(
 
 
 def _backward(ns: Namespace, step: Step, g: Array) -> None:
+    hidden = step.saved[4]
+    low = g if hidden is None else in_dtype(ns, g, hidden.dtype)  # of a sum it may be wider
+    _give_linear(ns, step, low)
+    if step.needs(5):
+        step.give(5, g)
+
+
+def _give_linear(ns: Namespace, step: Step, g: Array) -> None:
     """Each product is added to the gradient that is there."""
     x, weight1, bias1, weight2, hidden, kept = step.saved
     activation = step.params["activation"]
@@ -140,10 +164,10 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     else:
         step.give(2, dbias)
         if step.needs(1):
-            buffer, beta = step.into(1, wide=True)
+            buffer, beta = step.into(1, wide=True, dtype=g.dtype)
             step.give(1, ns.linear_grad_weight(d, x, out=buffer, beta=beta))
     if step.needs(0):
-        buffer, beta = step.into(0, wide=True)
+        buffer, beta = step.into(0, wide=True, dtype=g.dtype)
         step.give(0, ns.linear(d, swapped(ns, weight1), None, out=buffer, beta=beta))
 
 
@@ -151,32 +175,37 @@ def _tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Any:
     """The tangent of each linear map, and between them the activation's slope."""
-    x, weight1, bias1, weight2, bias2 = primals
+    x, weight1, bias1, weight2, bias2, _ = primals
+    *given, added = tangents
+    if all(t is None for t in given):
+        return added
     activate, differentiate = ACTIVATIONS[params["activation"]]
     before = ns.linear(x, weight1, bias1)
     moved = None
     if any(t is not None for t in tangents[:3]):
         moved = linear_tangent(ns, primals[:3], tangents[:3], before, {})
         moved = differentiate(ns, moved, before, 0.0)
-    return linear_tangent(ns, (activate(ns, before, 0.0), weight2, bias2), (moved, *tangents[3:]),
-                          out, {})
+    change = linear_tangent(ns, (activate(ns, before, 0.0), weight2, bias2),
+                            (moved, *tangents[3:5]), out, {})
+    return change if added is None else ns.add(added, change)
 
 
 def _composed(
-    x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None, *,
-    activation: str, keep: bool = True,
+    x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None,
+    summand: Tensor | None, *, activation: str, keep: bool = True,
 ) -> Tensor:
     hidden = ACTIVATIONS[activation][0](recorded, recorded.linear(x, weight1, bias1), 0.0)
-    return recorded.linear(hidden, weight2, bias2)
+    made: Tensor = _second(recorded, hidden, weight2, bias2, summand)
+    return made
 
 
 def _batch(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> tuple[Any, Any, Any]:
     """Examples that share the parameters are rows; else the parts run one after another."""
-    x, weight1, bias1, weight2, bias2 = inputs
+    x, weight1, bias1, weight2, bias2, summand = inputs
     size = batch_size(inputs, mapped)
-    if not any(mapped[1:]) and x.ndim > 1:
+    if not any(mapped[1:5]) and x.ndim > 1 and (summand is None or mapped[0] and mapped[5]):
         y, hidden, kept = run(*inputs, **params)
         if kept.shape != hidden.shape and size:
             kept = ns.reshape(kept, shape=(size, kept.shape[0] // size, kept.shape[1]))
@@ -185,9 +214,12 @@ def _batch(
     before = linear_batch(ns, ns.linear, (x, weight1, bias1), mapped[:3], {}) if first else (
         ns.linear(x, weight1, bias1))
     hidden = ACTIVATIONS[activation][0](ns, before, 0.0)
-    y = linear_batch(ns, ns.linear, (hidden, weight2, bias2), (first, *mapped[3:]), {})
+    given, own = (hidden, weight2, bias2), (first, *mapped[3:5])
+    y = linear_batch(ns, ns.linear, given, own, {}) if any(own) else ns.linear(*given)
+    if summand is not None:
+        y = ns.add(*aligned(ns, (summand, y), (mapped[5], any(own))))
     y, before, hidden = (spread(ns, a, m, size) for a, m in (
-        (y, first or any(mapped[3:])), (before, first), (hidden, first)))
+        (y, any(own) or mapped[5]), (before, first), (hidden, first)))
     return y, hidden, hidden if activation == "relu" else before
 
 
@@ -213,14 +245,15 @@ def _grads_batch(
 
 
 def _reference(
-    torch: Any, x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, *, activation: str,
-    keep: bool,
+    torch: Any, x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, summand: Any, *,
+    activation: str, keep: bool,
 ) -> Any:
     functional = torch.nn.functional
     before = functional.linear(x, weight1, bias1)
     hidden = (functional.relu(before) if activation == "relu"
               else functional.gelu(before, approximate="tanh"))
-    return functional.linear(hidden, weight2, bias2)
+    y = functional.linear(hidden, weight2, bias2)
+    return y if summand is None else y + summand
 
 
 def _far(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -237,14 +270,16 @@ def _small(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.uniform(-0.25, 0.25, shape)
 
 
-_DRAWS = {"relu": (_far, _rows_of_one_sign, _small, normal, normal)}
+_DRAWS = {"relu": (_far, _rows_of_one_sign, _small, normal, normal, normal)}
 
 
 def _samples() -> list[Sample]:
-    return [Sample((shape, (6, 3), (6,) if biased else None, (5, 6), (5,) if biased else None),
+    return [Sample((shape, (6, 3), (6,) if biased else None, (5, 6), (5,) if biased else None,
+                    (*shape[:-1], 5) if summed else None),
                    _DRAWS.get(activation, normal), {"activation": activation, "keep": True})
-            for activation in FUSED for shape, biased in (((4, 3), True), ((2, 3, 3), False),
-                                                          ((3,), True), ((0, 3), True))]
+            for activation in FUSED for shape, biased, summed in (
+                ((4, 3), True, False), ((2, 3, 3), False, True), ((3,), True, True),
+                ((0, 3), True, False))]
 
 
 feed_forward_grads = op(
@@ -257,17 +292,18 @@ _NEEDED = "x weight1 bias1 weight2 hidden kept"
 
 feed_forward_op = op(
     "feed_forward", flops=of_feed_forward,
-    autocast="low", **placed(_forward_path), extras="hidden kept",
+    **placed(_forward_path), extras="hidden kept",
     saves=dict.fromkeys(("x", "weight1", "bias1", "weight2"), _NEEDED),
     backward=_backward, tangent=_tangent, composed=_composed, batch=_batch, samples=_samples(),
     reference=_reference,
-    doc="linear, an activation, linear. Parameters: activation, keep (whether a gradient follows).",
+    doc="linear, an activation, linear; plus a summand of the output's shape, if there is one. "
+        "Parameters: activation, keep (whether a gradient follows).",
 )
 
 
 def feed_forward(
     input: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None,
-    activation: str = "relu",
+    activation: str = "relu", summand: Tensor | None = None,
 ) -> Tensor:
     """linear(activation(linear(input, weight1, bias1)), weight2, bias2): (..., out).
 
@@ -283,6 +319,8 @@ def feed_forward(
         bias2: (out), or None.
         activation: "relu", or "gelu_tanh", GELU's approximation by tanh. Exact GELU has no such
             products: compose it of `linear` and `gelu`.
+        summand: what is added to the output, of its shape: a residual connection. Under
+            `gt.autocast` the sum has its dtype.
 
     Source: Vaswani et al., "Attention is all you need", 2017, section 3.3.
 
@@ -293,6 +331,9 @@ def feed_forward(
                          + " or ".join(map(repr, FUSED)))
     same_dtype("feed_forward", input=input, weight1=weight1, bias1=bias1, weight2=weight2,
                bias2=bias2)
+    if summand is not None and summand.shape != (*input.shape[:-1], *weight2.shape[:1]):
+        raise ValueError(f"feed_forward was given a summand of shape {summand.shape}; wanted "
+                         f"{(*input.shape[:-1], *weight2.shape[:1])}")
     first, second = weight1.shape, weight2.shape
     if (len(first) != 2 or len(second) != 2 or input.shape[-1:] != first[1:]
             or first[0] != second[1]):
@@ -303,6 +344,10 @@ def feed_forward(
         if bias is not None and bias.shape != (size,):
             raise ValueError(f"feed_forward was given {name} of shape {bias.shape}; wanted "
                              f"({size},)")
-    inputs = input, weight1, bias1, weight2, bias2
-    keep = grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
-    return feed_forward_op(*inputs, activation=activation, keep=keep)
+    keep = grad_enabled() and any(x is not None and x.requires_grad for x in (
+        input, weight1, bias1, weight2, bias2))
+    inputs = cast_beside(summand, input, weight1, bias1, weight2, bias2)
+    if summand is None or sums_into(inputs[0], inputs[-1], summand):
+        return feed_forward_op(*inputs, summand, activation=activation, keep=keep)
+    made = feed_forward_op(*cast_beside(None, *inputs), None, activation=activation, keep=keep)
+    return recorded.add(summand, made)

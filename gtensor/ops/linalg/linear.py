@@ -6,15 +6,25 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from gtensor.backend.layouts import rows_in_step
+from gtensor.engine.bind import FLOAT32
+from gtensor.engine.context import current_casts
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import Inputs, Mapped, batch_size, behind, spread
+from gtensor.ops.build.batching import (
+    Inputs,
+    Mapped,
+    aligned,
+    batch_size,
+    behind,
+    in_dtype,
+    spread,
+)
 from gtensor.ops.build.flops import of_product, of_weight_gradient
 from gtensor.ops.build.path_builders import placed
-from gtensor.ops.linalg.matrix_products import matmul_batch, summed_path, swapped
+from gtensor.ops.linalg.matrix_products import is_half, matmul_batch, summed_path, swapped
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -45,6 +55,22 @@ def _linear_path(
     if bias is not None and not fused:
         out += bias
     return out
+
+
+def _sum_path(
+    device: Any, x: Array, weight: Array, bias: Array | None, summand: Array, *,
+    out: Array | None = None,
+) -> Array:
+    """out = x @ weight.T + bias + summand, in the summand's dtype, which may be wider than x's."""
+    if out is None:
+        out = device.empty(summand.shape, summand.dtype, "linear_sum")
+    if device.type == "cpu" or x.ndim == 1 or not rows_in_step(x):
+        _linear_path(device, x, weight, bias, out=out)
+        out += summand
+        return out
+    whole: Array = device.matmul(
+        x, weight.T, out, label="linear_sum", bias=bias, summand=summand)
+    return whole
 
 
 def _grad_weight_path(
@@ -109,7 +135,7 @@ def give_parameters(
     product for both."""
     weight, bias = places
     if step.needs(weight) and step.needs(bias) and ns is not recorded:
-        buffer, beta = step.into(weight, wide=True)
+        buffer, beta = step.into(weight, wide=True, dtype=g.dtype)
         dweight, dbias = ns.linear_grads(g, x, out=buffer, beta=beta)
         step.give(bias, dbias)
         step.give(weight, dweight)
@@ -117,8 +143,31 @@ def give_parameters(
     if step.needs(bias):
         step.give(bias, ns.sum(g, axis=tuple(range(-len(g.shape), -1))))
     if step.needs(weight):
-        buffer, beta = step.into(weight, wide=True)
+        buffer, beta = step.into(weight, wide=True, dtype=g.dtype)
         step.give(weight, ns.linear_grad_weight(g, x, out=buffer, beta=beta))
+
+
+def _sum_backward(ns: Namespace, step: Step, g: Array) -> None:
+    """As of linear, in the dtype of its factors; g itself is the summand's gradient."""
+    x, weight = step.saved
+    factor = x if weight is None else weight
+    low = g if factor is None else in_dtype(ns, g, factor.dtype)
+    give_parameters(ns, step, low, x, (1, 2))
+    if step.needs(0):
+        buffer, beta = step.into(0, wide=True, dtype=low.dtype)
+        step.give(0, ns.linear(low, swapped(ns, weight), None, out=buffer, beta=beta))
+    if step.needs(3):
+        step.give(3, g)
+
+
+def _sum_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Any:
+    *parts, moved = tangents
+    if all(t is None for t in parts):
+        return moved
+    change = linear_tangent(ns, primals[:3], tangents[:3], out, params)
+    return change if moved is None else ns.add(moved, change)
 
 
 def linear_tangent(
@@ -197,6 +246,18 @@ def _grads_batch(
     return _grad_weight_batch(ns, run, inputs, mapped, params), spread(ns, sums, mapped[0], size)
 
 
+def _sum_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """All examples' rows are one product where they share the parameters; else the two parts."""
+    *given, summand = inputs
+    if mapped[0] and mapped[3] and not (mapped[1] or mapped[2]):
+        return run(*inputs)
+    first = any(mapped[:3])
+    y = linear_batch(ns, ns.linear, given, mapped[:3], {}) if first else ns.linear(*given)
+    return ns.add(*aligned(ns, (summand, y), (mapped[3], first)))
+
+
 linear_grad_weight = op(
     "linear_grad_weight", flops=of_weight_gradient, **placed(_grad_weight_path),
     saves={"g": "x", "x": "g"}, backward=_grad_weight_backward, tangent=_grad_weight_tangent,
@@ -224,6 +285,50 @@ linear_op = op(
     reference=lambda torch, x, weight, bias: torch.nn.functional.linear(x, weight, bias),
     doc="x (..., in) @ weight (out, in).T + bias (out).",
 )
+
+
+linear_sum_op = op(
+    "linear_sum", flops=of_product, **placed(_sum_path),
+    saves={"x": "weight", "weight": "x"}, backward=_sum_backward, tangent=_sum_tangent,
+    batch=_sum_batch,
+    samples=[Sample(((4, 3), (5, 3), (5,), (4, 5))), Sample(((2, 4, 3), (5, 3), None, (2, 4, 5))),
+             Sample(((3,), (5, 3), (5,), (5,))), Sample(((0, 3), (5, 3), (5,), (0, 5)))],
+    reference=lambda torch, x, weight, bias, summand: (
+        torch.nn.functional.linear(x, weight, bias) + summand),
+    doc="linear plus a summand of its output's shape, whose dtype it has: a residual connection.",
+)
+
+
+def linear_sum(input: Tensor, weight: Tensor, bias: Tensor | None, summand: Tensor) -> Tensor:
+    """summand + linear(input, weight, bias), of shapes that fit: on CUDA one product.
+
+    Under `gt.autocast` the factors are cast, and the sum has the summand's dtype.
+    """
+    same_dtype("linear", input=input, weight=weight, bias=bias)
+    given = cast_beside(summand, input, weight, bias)
+    if sums_into(given[0], given[2], summand):
+        return linear_sum_op(*given, summand)
+    return recorded.add(summand, recorded.linear(input, weight, bias))
+
+
+def cast_beside(summand: Tensor | None, *inputs: Tensor | None) -> tuple[Any, ...]:
+    """A product's inputs as `gt.autocast` casts them, if it does; the last one is its bias.
+
+    A bias of the summand's dtype stays in it, as the sum does.
+    """
+    casts, bias = current_casts(), inputs[-1]
+    if casts is None:
+        return inputs
+    if bias is None or summand is None or bias.dtype != summand.dtype:
+        return casts.cast("low", inputs)
+    return *casts.cast("low", inputs[:-1]), bias
+
+
+def sums_into(x: Tensor, bias: Tensor | None, summand: Tensor) -> bool:
+    """Whether a product of x's dtype and its bias can be written in the summand's dtype."""
+    dtype = summand.dtype
+    return (dtype == x.dtype or dtype == FLOAT32 and is_half(x.dtype)) and (
+        bias is None or bias.dtype == dtype)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

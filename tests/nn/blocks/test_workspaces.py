@@ -28,9 +28,9 @@ def requests() -> int:
     return stats.hits + stats.misses
 
 
-def block() -> TransformerBlock:
+def block(dropout: float = 0.0) -> TransformerBlock:
     gt.manual_seed(0)
-    return TransformerBlock(16, 2)
+    return TransformerBlock(16, 2, dropout=dropout)
 
 
 def x(length: int, seed: int = 0) -> gt.Tensor:
@@ -45,17 +45,20 @@ def test_a_warm_block_allocates_its_result_and_nothing_else():
         one(given)
         assert requests() == before + 1
     usage = one.memory_usage()
-    assert {"norm output", "mixing output", "residual", "feed-forward"} <= usage.keys()
+    assert {"norm output", "mixing", "residual", "feed-forward"} <= usage.keys()
     assert all(u.in_use == 0 and u.capacity for u in usage.values())
     rows, item = 5, 4  # each named value but the result, and what the ops keep for backward
     assert one.bytes_saved > rows * item * sum(one.widths().values())
 
 
 def test_training_keeps_there_what_backward_does_not_save():
-    one, given = block(), x(5).requires_grad_()
-    for _ in range(3):
-        one(given).sum().backward()
-    assert one.memory_usage().keys() == {"mixing output", "feed-forward output"}
+    """What dropout reads, and nothing without it: the sums are part of the products."""
+    for dropout, kept in ((0.1, {"mixing output", "feed-forward output"}), (0.0, set())):
+        one, given = block(dropout), x(5).requires_grad_()
+        for _ in range(3):
+            one(given).sum().backward()
+        assert one.memory_usage().keys() == kept
+        assert kept <= one.widths().keys()
 
 
 def test_growing_sequences_reallocate_a_logarithm_of_times():
