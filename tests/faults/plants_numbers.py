@@ -12,6 +12,7 @@ import numpy as np
 
 from gtensor.backend import elements
 from gtensor.engine.namespaces import raw
+from gtensor.engine.op import registry
 from gtensor.memory import VirtualSegments
 from gtensor.ops.build import updates
 from gtensor.ops.updates import optimizer_kernels
@@ -38,6 +39,37 @@ def log_of_the_sum_absorbed() -> Context:
         *others, largest, total, count = inputs
         return right(*others, largest + np.log(total), np.ones_like(total), count, **params)
     return patch.object(raw["cpu"], "cross_entropy_grad", path)
+
+
+def gates_gradients_exchanged() -> Context:
+    """a gate is given the gradient of what it gates, and this the gate's"""
+    right = raw["cpu"].swish_gated_grads
+
+    def path(*inputs: Any, out: Any = None) -> Any:
+        return right(*inputs)[::-1]
+    return patch.object(raw["cpu"], "swish_gated_grads", path)
+
+
+def kept_gradients_not_scaled() -> Context:
+    """the gradient of relu_dropout is not divided by 1 - p"""
+    right = raw["cpu"].relu_dropout_grad
+    return patch.object(raw["cpu"], "relu_dropout_grad", lambda *inputs, factor, out=None: right(
+        *inputs, factor=1.0, out=out))
+
+
+def another_mask_for_the_gradient() -> Context:
+    """the gradient of gelu_dropout is dropped by another seed's mask"""
+    right = raw["cpu"].gelu_dropout_grad
+    return patch.object(raw["cpu"], "gelu_dropout_grad", lambda *inputs, seed, **params: right(
+        *inputs, seed=seed + 1, **params))
+
+
+def branch_rounded_before_the_sum() -> Context:
+    """a product is rounded to its factors' dtype before it is added to a wider summand"""
+    def path(x: Any, weight: Any, bias: Any, summand: Any, *, out: Any = None) -> Any:
+        low = None if bias is None else bias.astype(x.dtype)
+        return raw["cpu"].add(raw["cpu"].linear(x, weight, low), summand, out=out)
+    return patch.object(registry["linear_sum"], "cpu", path)
 
 
 def norm_replaces_the_other_gradient() -> Context:

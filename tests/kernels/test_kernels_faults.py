@@ -420,7 +420,8 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
         WEIGHTS, _replaced(WEIGHTS, "at += blockDim.x", "at += 2 * blockDim.x"),
         "conv_weight_gradient", _weight_gradient, AssertionError),
     "outputs that stay where they are": (
-        IM2COL, _replaced(IM2COL, "(image * outputs + output) * positions + p", "value"),
+        IM2COL, _replaced(
+            IM2COL, "(image * outputs + output) * pos", "(output * n + image) * pos"),
         "im2col_beside", _columns_beside, AssertionError),
     "a result that is 0.05 % wrong": (
         SOFTMAX, _replaced(SOFTMAX, "exp(below) / total;", "exp(below) / total * F(1.0005);"),

@@ -164,7 +164,9 @@ def _of_halves(name: str, gate: str, first: Path, last: Path, reference: Path, d
     def backward(ns: Namespace, step: Step, g: Array) -> None:
         step.give(0, getattr(ns, grad)(g, *step.saved))
 
-    def tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Any:
+    def tangent(
+        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+    ) -> Any:
         (a, b), (da, db) = (_halves(ns, x) for x in (primals[0], tangents[0]))
         return ns.add(first(ns, da, a, b), last(ns, db, a, b))
 

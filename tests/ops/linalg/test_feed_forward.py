@@ -12,6 +12,7 @@ import gtensor as gt
 from gtensor import hostcuda, nn
 from gtensor.backend import cublaslt
 from gtensor.nn import functional as F
+from gtensor.ops.linalg.linear import linear_sum
 from gtensor.testing.compare import close
 
 HALVES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
@@ -171,3 +172,41 @@ def test_a_slope_of_other_rows_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_forward, "_hidden_gradient", wrong)
     with pytest.raises(AssertionError):
         agree(np.dtype(np.float64), "relu", "cpu")
+
+
+def test_a_sum_is_rounded_once() -> None:
+    """Under autocast it has the summand's dtype; its gradient is cast for the products alone."""
+    rng = np.random.default_rng(0)
+    shapes = (6, 5), (7, 5), (7,), (4, 7), (4,), (6, 4)
+    values = [rng.integers(-4, 5, shape) / 4 for shape in shapes]  # exact in halves
+    values[-2] = values[-2] + 2.0**-12  # the bias and the summand are not
+    values[-1] = values[-1] + 2.0**-13
+    made = [gt.tensor(v.astype(np.float32), requires_grad=True) for v in values]
+    *given, summand = made
+    with gt.autocast("bfloat16"):
+        whole = F.feed_forward(*given, "relu", summand)
+        hidden = F.relu(F.linear(*given[:3]))
+        again = linear_sum(hidden, *given[3:], summand)
+    low = np.maximum(values[0] @ values[1].T + values[2], 0).astype(HALVES[1]).astype(np.float64)
+    wanted = low @ values[3].T + values[4] + values[5]
+    for y in (whole, again):
+        assert y.dtype == np.float32
+        np.testing.assert_allclose(y.numpy(), wanted, rtol=1e-6, atol=1e-6)
+    g = rng.standard_normal((6, 4)).astype(np.float32)
+    whole.backward(gt.tensor(g))
+    np.testing.assert_array_equal(summand.grad.numpy(), g)
+    assert all(leaf.grad is not None and leaf.grad.dtype == np.float32 for leaf in made)
+    half = g.astype(HALVES[1]).astype(np.float64)
+    np.testing.assert_allclose(given[3].grad.numpy(), half.T @ low, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_a_summand_of_another_dtype_is_added_afterwards(dtype: str) -> None:
+    values = inputs((5, 3, 7, 2), np.float32, "cpu")
+    summand = gt.ones((5, 2), dtype)
+    y = F.feed_forward(*values, "relu", summand)
+    wanted = F.feed_forward(*values) + summand
+    assert y.dtype == wanted.dtype
+    np.testing.assert_array_equal(y.numpy(), wanted.numpy())
+    with pytest.raises(ValueError, match=r"a summand of shape \(2,\); wanted \(5, 2\)"):
+        F.feed_forward(*values, "relu", gt.ones((2,)))
