@@ -54,7 +54,7 @@ def _fetch(base: Path, folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=base) as name:
         place = Path(name)
         subprocess.run(["npm", "pack", "--silent", f"@sparticuz/chromium@{VERSION}"], cwd=place,
-                       check=True, capture_output=True, timeout=300)
+                       check=True, capture_output=True, timeout=900)
         (archive,) = place.glob("*.tgz")
         with tarfile.open(archive) as tar:
             tar.extractall(place, filter="data")
@@ -62,7 +62,7 @@ def _fetch(base: Path, folder: Path) -> None:
         made.mkdir()
         for what in ("chromium", "al2023.tar", "fonts.tar"):
             subprocess.run(["node", "-e", _UNPACK, place / "package/bin" / f"{what}.br",
-                            made / what], check=True, timeout=120)
+                            made / what], check=True, timeout=900)
             if what.endswith(".tar"):
                 with tarfile.open(made / what) as tar:
                     tar.extractall(made, filter="data")
@@ -185,7 +185,7 @@ def browser() -> Iterator[Page]:
                     page._session = None
                     page.call("Browser.close")
                 try:
-                    process.wait(60)
+                    process.wait(600)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()

@@ -30,7 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 WITHIN = 0.01  # by which part a number with a decimal point may differ, or by its last digit
 VARIES = "times vary"
-SECONDS = 120
+SECONDS = 1200
 _FENCED = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.S | re.M)
 _NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d*(?:e[+-]?\d+)?(?![\w.]*\d)")
 

@@ -25,7 +25,7 @@ def test_a_thread_left_behind_is_named_and_ends_the_run(tmp_path, wait, status):
     assert "END = 120" in conftest
     (tmp_path / "conftest.py").write_text(conftest.replace("END = 120", "END = 1"))
     (tmp_path / "test_one.py").write_text(TEST.format(wait=wait))
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", str(tmp_path)], timeout=60,
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", str(tmp_path)], timeout=900,
                           text=True, capture_output=True, cwd=tmp_path)
     assert done.returncode == status and "1 passed" in done.stdout
     assert ("stuck" in done.stderr) == bool(status)

@@ -46,7 +46,7 @@ def run(folder: Path, *pages: Path) -> subprocess.CompletedProcess[str]:
     """Run the blocks of pages in one fresh process on the CPU, in `folder`."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     return subprocess.run([sys.executable, "-W", "error", "-c", RUN, *map(str, pages)], cwd=folder,
-                          env=environment, capture_output=True, text=True, timeout=120)
+                          env=environment, capture_output=True, text=True, timeout=900)
 
 
 @pytest.mark.thorough

@@ -385,7 +385,7 @@ def test_threads_end_when_a_worker_collects_the_dropped_iterator(make):
         cycle.append(cycle)
         next(batches)
         del batches, cycle
-        deadline = time.time() + 5
+        deadline = time.time() + 300
         while loader_threads() and time.time() < deadline:
             time.sleep(0.005)
         assert not loader_threads()
@@ -418,7 +418,7 @@ def test_the_queue_is_bounded():
     source = Stream(1000)
     batches = iter(DataLoader(source, 2, num_workers=2, prefetch_factor=3))
     next(batches)
-    deadline = time.time() + 5
+    deadline = time.time() + 300
     while source.read < 14 and time.time() < deadline:
         time.sleep(0.001)
     time.sleep(0.05)

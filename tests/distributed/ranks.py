@@ -22,7 +22,7 @@ from gtensor.distributed.communicator import FIRST
 from gtensor.engine.tensor import is_floating
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 300.0  # of a world of processes
+SECONDS = 900.0  # of a world of processes
 LATE = 120.0  # of a collective
 
 
@@ -255,6 +255,7 @@ def start(command: list[str], seconds: float = SECONDS, **environment: str
         command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
              "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HYDRA_IFACE": "lo",
+             "GTENSOR_COLLECTIVE_TIMEOUT": "1800",  # so that a test of a hang ends by its own limit
              **environment})
 
 

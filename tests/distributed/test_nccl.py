@@ -71,7 +71,7 @@ def ranks(*environments: dict[str, str], argument: str = "") -> list[Any]:
         for rank, each in enumerate(environments)]
     found = []
     for process in started:
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=600)
         assert process.returncode in (0, -signal.SIGKILL), errors
         found.append(json.loads(out) if out else None)
     return found

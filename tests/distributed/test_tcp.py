@@ -21,7 +21,7 @@ from distributed.test_communicator import DIFFERENT
 from gtensor.distributed import Communicator, DistributedError, environment, tcp
 from gtensor.distributed.environment import SECRET, Meeting
 
-SECONDS = 120.0  # of a meeting
+SECONDS = 600.0  # of a meeting
 KEY = "that of the tests"
 
 

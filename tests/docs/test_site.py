@@ -24,7 +24,7 @@ def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--config-file", config, "--site-dir", site],
         cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
-        timeout=300)
+        timeout=900)
 
 
 def missing(names: Iterable[str], pages: Iterable[str]) -> list[str]:

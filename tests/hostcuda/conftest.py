@@ -83,7 +83,7 @@ def child() -> Callable[..., str]:
     """Runs a program that installs hostcuda itself; its output. It may crash or hang."""
     def run(code: str, **environment: str) -> str:
         ran = subprocess.run([sys.executable, "-X", "faulthandler", "-c", code], text=True,
-                             capture_output=True, timeout=100, env=outside() | environment)
+                             capture_output=True, timeout=900, env=outside() | environment)
         assert ran.returncode == 0, (ran.returncode, ran.stdout, ran.stderr)
         return ran.stdout
 

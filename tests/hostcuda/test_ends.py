@@ -56,7 +56,7 @@ def test_handles_and_graphs_may_be_destroyed_after_pythons_end(mode: str) -> Non
     code = PROGRAM.replace("MODE", repr(mode))
     outside = {name: value for name, value in os.environ.items() if name != children.VARIABLE}
     ran = subprocess.run([sys.executable, "-X", "faulthandler", "-c", code], capture_output=True,
-                         text=True, timeout=100, env=outside)
+                         text=True, timeout=900, env=outside)
     assert ran.returncode == 0, ran.stderr
     wanted = ["CUBLASError CUBLAS_STATUS_NOT_SUPPORTED", "RuntimeError cublas",
               "CompileException"]

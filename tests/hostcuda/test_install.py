@@ -110,7 +110,7 @@ def run(arguments, settings=None, **variables):
     if settings is not None:
         children.inherit(environment, settings)
     return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True,
-                          text=True, timeout=100)
+                          text=True, timeout=900)
 
 
 def test_a_child_process_without_its_devices_ends():
@@ -198,7 +198,7 @@ def test_a_child_process_of_another_python_goes_on_without(tmp_path):
     ran = subprocess.run(
         [tmp_path / "bin" / "python", "-c",
          "import sys, os\nprint([each for each in sys.path if os.path.exists(each + '/gtensor')])"],
-        env=environment, capture_output=True, text=True, timeout=100, cwd="/")
+        env=environment, capture_output=True, text=True, timeout=900, cwd="/")
     assert (ran.returncode, ran.stdout) == (0, "[]\n")
     assert ran.stderr == ""
 

@@ -95,7 +95,7 @@ def test_a_program_that_asks_an_event_gets_on(cupy):
     stream, = streams(cupy, 1)
     cupy.cuda.runtime.memsetAsync(cupy.cuda.alloc(8).ptr, 0, 8, stream.ptr)
     event = stream.record()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 300
     while not event.done and time.monotonic() < end:
         pass
     assert event.done
