@@ -8,58 +8,33 @@
 // for the parameters; it reads 1 more where it adds to dx. Of a row that is longer than its
 // threads' registers forward reads 3, backward 4.
 // In place: y may be x where it has x's type; dx may be g or x; hence no __restrict__.
-#include "half.cuh"
-#include "rows.cuh"
+#include "row_norm.cuh"
 
 template <typename T, typename Y>
-__device__ void gt_normalize(const T *x, const T *weight, const T *bias, Y *y, gt_float<T> *mean,
-                             gt_float<T> *rstd, gt_index rows, gt_index columns, double eps) {
+__device__ inline void gt_layer_norm(const T *x, const T *weight, const T *bias, Y *y,
+                                     gt_float<T> *mean, gt_float<T> *rstd, gt_index rows,
+                                     gt_index columns, double eps) {
   typedef gt_float<T> F;
   __shared__ F shared_cells[GT_BLOCK / 32];
   F *const cells = shared_cells;
   const size_t address = gt_address(x) | gt_address(weight) | gt_address(bias) | gt_address(y);
   gt_by_width<T>(columns, address, [&](auto width) {
     constexpr int W = decltype(width)::value;
-    for (gt_index first = static_cast<gt_index>(blockIdx.x) * blockDim.y; first < rows;
-         first += static_cast<gt_index>(gridDim.x) * blockDim.y) {
-      const gt_index row = first + threadIdx.y;
-      const T *const arrays[1] = {x + row * columns};
-      gt_row<T, W, 1> own(arrays, columns, row < rows);
-      F average = 0;
-      if (mean) {
-        F sum = 0;
-        own.each([&](gt_index, const auto &packs) {
-          for (int w = 0; w < W; ++w) sum += gt_up(packs[0].values[w]);
+    gt_normalize<W>(
+        x, y, mean != nullptr, rows, columns, eps, cells,
+        [&](gt_index, gt_index column, gt_pack<F, W> &values) {
+          gt_pack<T, W> scale, shift;
+          if (weight) scale = gt_load<W>(weight + column);
+          if (bias) shift = gt_load<W>(bias + column);
+          for (int w = 0; w < W; ++w) {
+            if (weight) values.values[w] *= gt_up(scale.values[w]);
+            if (bias) values.values[w] += gt_up(shift.values[w]);
+          }
+        },
+        [&](gt_index row, F average, F, F inverse) {
+          if (mean) mean[row] = average;
+          rstd[row] = inverse;
         });
-        average = gt_row_reduce(sum, cells, gt_sum()) / F(columns);
-      }
-      F squares = 0;
-      own.each([&](gt_index, const auto &packs) {
-        for (int w = 0; w < W; ++w) {
-          const F centred = gt_up(packs[0].values[w]) - average;
-          squares += centred * centred;
-        }
-      });
-      const F variance = gt_row_reduce(squares, cells, gt_sum()) / F(columns);
-      const F inverse = F(1) / sqrt(variance + F(eps));
-      own.each([&](gt_index column, const auto &packs) {
-        gt_pack<T, W> scale, shift;
-        gt_pack<Y, W> result;
-        if (weight) scale = gt_load<W>(weight + column);
-        if (bias) shift = gt_load<W>(bias + column);
-        for (int w = 0; w < W; ++w) {
-          F value = (gt_up(packs[0].values[w]) - average) * inverse;
-          if (weight) value *= gt_up(scale.values[w]);
-          if (bias) value += gt_up(shift.values[w]);
-          result.values[w] = gt_down<Y>(gt_float<Y>(value));
-        }
-        gt_store(y + row * columns + column, result);
-      });
-      if (threadIdx.x == 0 && row < rows) {
-        if (mean) mean[row] = average;
-        rstd[row] = inverse;
-      }
-    }
   });
 }
 
@@ -67,7 +42,7 @@ template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 3)  // at most 80 registers
     layer_norm_forward(const T *x, const T *weight, const T *bias, T *y, gt_float<T> *mean,
                        gt_float<T> *rstd, gt_index rows, gt_index columns, double eps) {
-  gt_normalize(x, weight, bias, y, mean, rstd, rows, columns, eps);
+  gt_layer_norm(x, weight, bias, y, mean, rstd, rows, columns, eps);
 }
 
 // The same into the halves that products read under autocast.
@@ -76,7 +51,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 3)  // at most 80 registers
     layer_norm_forward_float16(const T *x, const T *weight, const T *bias, __half *y,
                                gt_float<T> *mean, gt_float<T> *rstd, gt_index rows,
                                gt_index columns, double eps) {
-  gt_normalize(x, weight, bias, y, mean, rstd, rows, columns, eps);
+  gt_layer_norm(x, weight, bias, y, mean, rstd, rows, columns, eps);
 }
 
 template <typename T>
@@ -84,7 +59,7 @@ __global__ void __launch_bounds__(GT_BLOCK, 3)  // at most 80 registers
     layer_norm_forward_bfloat16(const T *x, const T *weight, const T *bias, __nv_bfloat16 *y,
                                 gt_float<T> *mean, gt_float<T> *rstd, gt_index rows,
                                 gt_index columns, double eps) {
-  gt_normalize(x, weight, bias, y, mean, rstd, rows, columns, eps);
+  gt_layer_norm(x, weight, bias, y, mean, rstd, rows, columns, eps);
 }
 
 // The sums over a block's rows of g * xhat (0) and of g (1), each with its rounding errors: four

@@ -1,5 +1,5 @@
 """Cases of the kernels over rows: softmax.cu, cross_entropy.cu, layer_norm.cu (also RMS norm),
-sum_rows.cu."""
+group_norm.cu, sum_rows.cu."""
 
 from __future__ import annotations
 
@@ -222,6 +222,51 @@ def _layer_norm(
     return Case(_name("layer_norm" if centred else "rms_norm", shape, *more), check)
 
 
+def _group_norm(
+    shape: tuple[int, int, int], groups: int, affine: bool = True, in_place: bool = False,
+    block: tuple[int, int] = (32, 2),
+) -> Case:
+    def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
+        (images, channels, plane), file, statistics = shape, "group_norm.cu", compute(dtype)
+        rows, sizes = images * groups, [groups, channels // groups, plane]
+        x = (normal(rng, shape, dtype, 1.5) + np.asarray(2).astype(dtype)).astype(dtype)
+        weight, bias = (normal(rng, channels, dtype) if affine else NULL for _ in range(2))
+        leaves = [exact(a).requires_grad_() if affine else None for a in (weight, bias)]
+        leaf = exact(x).requires_grad_()
+        wanted = F.group_norm(leaf, groups, *leaves, eps=1e-5)
+        y, mean, var = unwritten(shape, dtype), *(
+            unwritten((images, groups), statistics) for _ in range(2))
+        executor.raw(file, "group_norm_forward", dtype, (min(-(-rows // block[1]), 3),), block,
+                     [x, weight, bias, y, mean, var, rows, *sizes, 1e-5])
+        assert_close(y, wanted, dtype, factor=4.0)
+        values = exact(x).reshape(images, groups, channels // groups * plane)
+        assert_close(mean, values.mean(-1), statistics)
+        assert_close(var, values.var(-1, correction=0), statistics)
+
+        g = normal(rng, shape, dtype)
+        wanted.backward(exact(g))
+        dx, launch = unwritten(shape, dtype), ((min(rows, 3),), block)
+        executor.raw(file, "group_norm_backward", dtype, *launch,
+                     [g, x, weight, mean, var, dx, NULL, rows, *sizes, 1e-5])
+        assert_close(dx, leaf.grad, dtype, factor=8.0)
+        if not affine:
+            return
+        partials, again = unwritten((images, 2, channels), statistics), g if in_place else NULL
+        executor.raw(file, "group_norm_backward", dtype, *launch,
+                     [g, x, weight, mean, var, again, partials, rows, *sizes, 1e-5])
+        if in_place:
+            assert_equal(g, exact(dx))
+        dweight, dbias = unwritten(channels, dtype), unwritten(channels, dtype)
+        executor.raw("layer_norm.cu", "layer_norm_parameters", dtype, (-(-channels // 32), 2),
+                     (32, 8), [partials, dweight, dbias, images, channels, 2])
+        assert_close(dweight, leaves[0].grad, dtype, factor=4.0)
+        assert_close(dbias, leaves[1].grad, dtype, factor=4.0)
+
+    return Case("-".join(["group_norm", "x".join(map(str, shape)), str(groups),
+                          "affine" if affine else "plain", *(["inplace"] if in_place else [])]),
+                check)
+
+
 def _sum_rows(shape: tuple[int, int], width: int, parts: int = 1, block: int = 64) -> Case:
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         (rows, columns), work = shape, compute(dtype)
@@ -255,6 +300,11 @@ CASES = [
     _cross_entropy((3, 600), "mean", shift=1e4, smoothing=0.1, weighted=True, block=(64, 1)),
     _cross_entropy((7, 33), "none", smoothing=0.2, weighted=True),
     Case("cross_entropy-special", _cross_entropy_special),
+    # one plane for a row of threads or several, planes of whole packs or not, of one element, and
+    # longer than the registers
+    _group_norm((2, 6, 16), 3), _group_norm((3, 8, 9), 2), _group_norm((2, 6, 5), 6, affine=False),
+    _group_norm((4, 12, 1), 3), _group_norm((1, 4, 300), 1, in_place=True),
+    _group_norm((2, 5, 24), 1, block=(64, 2)), _group_norm((0, 4, 8), 2),
     _layer_norm((4, 10)), _layer_norm((3, 300), in_place=True, block=(64, 2)),
     _layer_norm((2, 7), affine=False), _layer_norm((19, 65), in_place=True), _layer_norm((0, 5)),
     _layer_norm((9, 64), in_place=True), _layer_norm((5, 40), on_chip=False),

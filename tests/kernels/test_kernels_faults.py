@@ -168,6 +168,42 @@ def _logit_gradient(machine: HostMachine) -> None:
     np.testing.assert_allclose(x, wanted, rtol=1e-5, atol=1e-6)
 
 
+def _grouped(machine: HostMachine) -> None:
+    """Groups of three planes, two at a time, over the gradients; two groups to a block."""
+    rng = np.random.default_rng(9)
+    x, g = (rng.standard_normal((2, 6, 12)).astype(np.float32) for _ in range(2))
+    weight, rows = rng.standard_normal(6).astype(np.float32), x.reshape(4, 36).astype(np.float64)
+    mean, var = rows.mean(1), rows.var(1)
+    xhat = ((rows - mean[:, None]) / np.sqrt(var + 1e-5)[:, None]).reshape(x.shape)
+    h = (g * weight[:, None]).reshape(4, 36)
+    slope = (h * xhat.reshape(4, 36)).mean(1, keepdims=True)
+    wanted = (h - h.mean(1, keepdims=True) - xhat.reshape(4, 36) * slope) / np.sqrt(
+        var + 1e-5)[:, None]
+    sums = np.stack([(g * xhat).sum(2), g.sum(2)], axis=1)
+    partials = np.full((2, 2, 6), 77, np.float32)
+    launch_all_schedules(machine, "group_norm_backward<float>", (2,), (32, 2), [
+        g, x, weight, mean.astype(np.float32), var.astype(np.float32), g, partials, 4, 2, 3, 12,
+        1e-5])
+    np.testing.assert_allclose(g.reshape(4, 36), wanted, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(partials, sums, rtol=1e-3, atol=1e-4)
+
+
+def _smoothed(machine: HostMachine) -> None:
+    """Losses with weights and label smoothing, of rows whose first logits are not the largest."""
+    x = np.sort(np.random.default_rng(7).standard_normal((5, 600)).astype(np.float32), axis=1) * 9
+    targets, weight = np.array([0, 599, -100, 5, 6]), np.linspace(0.5, 2, 600).astype(np.float32)
+    loss, largest, total = (np.full(5, 77, np.float32) for _ in range(3))
+    launch_all_schedules(machine, "cross_entropy_forward<float>", (2,), (64, 2), [
+        x, targets, weight, loss, largest, total, 5, 600, -100, 0.25])
+    wide = x.astype(np.float64)
+    logs = wide - wide.max(1, keepdims=True)
+    logs -= np.log(np.exp(logs).sum(1, keepdims=True))
+    wanted = -0.75 * weight[targets % 600] * logs[np.arange(5), targets % 600]
+    wanted -= 0.25 * (logs * weight).mean(1)
+    wanted[2] = 0
+    np.testing.assert_allclose(loss, wanted, rtol=1e-4)
+
+
 def _sum_rows(machine: HostMachine) -> None:
     x = np.random.default_rng(8).standard_normal((70, 40)).astype(np.float32)
     out, partials = np.full(40, 77, np.float32), np.full((3, 40), 77, np.float32)
@@ -248,6 +284,7 @@ def _replaced(file: str, old: str, new: str, which: int = 0) -> str:
 
 SOFTMAX, LAYER_NORM, MATMUL = "softmax.cu", "layer_norm.cu", "matmul_into.cu"
 WEIGHTS, IM2COL = "weight_gradient.cu", "im2col.cu"
+GROUP_NORM = "group_norm.cu"
 CROSS_ENTROPY, SUM_ROWS, SCAN = "cross_entropy.cu", "sum_rows.cu", "linear_scan.cu"
 LSTM, BATCH_NORM, BN_ACT = "lstm_cell.cu", "batch_norm.cu", "bn_act.cu"
 BARRIER = "__syncthreads();"
@@ -323,6 +360,25 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
         CROSS_ENTROPY, _replaced(CROSS_ENTROPY, "const bool ignored = target == ignore_index",
                                  "const bool ignored = target == ignore_index + 1"),
         "cross_entropy_backward", _logit_gradient, AssertionError),
+    "a weighted sum that a larger logit does not move": (
+        CROSS_ENTROPY, _replaced(CROSS_ENTROPY, "sum += mass * (base - to);", ""),
+        "cross_entropy_forward", _smoothed, AssertionError),
+    "weights of the next classes": (
+        CROSS_ENTROPY,
+        _replaced(CROSS_ENTROPY, "classes.weight + column", "classes.weight + column / 2"),
+        "cross_entropy_forward", _smoothed, AssertionError),
+    "no barrier before the teams' sums are read": (
+        GROUP_NORM, _replaced(GROUP_NORM, f"{BARRIER}  // the teams' sums", "// "),
+        "group_norm_backward", _grouped, AssertionError),
+    "the weight of a channel of the first group": (
+        GROUP_NORM, _replaced(GROUP_NORM, "weight[first + channel]", "weight[channel]", -1),
+        "group_norm_backward", _grouped, AssertionError),
+    "a plane behind the group's last": (
+        GROUP_NORM, _replaced(GROUP_NORM, "channel < channels ? plane : 0", "plane"),
+        "group_norm_backward", _grouped, "heap-buffer-overflow"),
+    "sums of another image": (
+        GROUP_NORM, _replaced(GROUP_NORM, "partials + row / groups * 2", "partials + 0 * 2"),
+        "group_norm_backward", _grouped, AssertionError),
     "averages that every block moves": (
         BN_ACT, _replaced(BN_ACT, "first = walk.chunk == 0 &&", "first ="), "bn_act_forward",
         _collected, AssertionError),
@@ -433,6 +489,9 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
 
 
 RACES: dict[str, tuple[str, str, str, Run, Any]] = {
+    "no barrier before the teams' sums are overwritten": (
+        GROUP_NORM, _replaced(GROUP_NORM, f"{BARRIER}  // the next group", "// "),
+        "group_norm_backward", _grouped, None),
     "no barrier before the cells are reused": (SOFTMAX, _replaced(SOFTMAX, BARRIER, "", -1),
                                                "softmax_forward", _long_rows, None),
 }
@@ -448,6 +507,9 @@ UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
     "collected": (BN_ACT, kernels.source(BN_ACT), "bn_act_forward", _collected, None),
     "parameters": (LAYER_NORM, kernels.source(LAYER_NORM), "layer_norm_parameters", _parameters,
                    None),
+    "groups": (GROUP_NORM, kernels.source(GROUP_NORM), "group_norm_backward", _grouped, None),
+    "smoothed": (CROSS_ENTROPY, kernels.source(CROSS_ENTROPY), "cross_entropy_forward", _smoothed,
+                 None),
     "logits": (CROSS_ENTROPY, kernels.source(CROSS_ENTROPY), "cross_entropy_backward",
                _logit_gradient, None),
     "cross entropy": (CROSS_ENTROPY, kernels.source(CROSS_ENTROPY), "cross_entropy_few_rows",

@@ -30,6 +30,7 @@ VECTORIZED: dict[str, dict[str, set[str]]] = {
     "softmax.cu": dict.fromkeys(("softmax_forward", "softmax_backward", "log_softmax_forward",
                                  "log_softmax_backward"), BOTH),
     "layer_norm.cu": dict.fromkeys(("layer_norm_forward", "layer_norm_backward"), BOTH),
+    "group_norm.cu": dict.fromkeys(("group_norm_forward", "group_norm_backward"), BOTH),
     "cross_entropy.cu": {"cross_entropy_forward": LOADS, "cross_entropy_backward": BOTH},
     "matmul_into.cu": {"matmul_into": BOTH, "matmul_into_small": BOTH},
     "matmul_into_complex.cu": {"matmul_into_complex": BOTH, "matmul_into_complex_small": BOTH},

@@ -58,6 +58,29 @@ def test_weights_of_half_logits_are_no_halves() -> None:
     close("the gradient", given, wanted, 2e-3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("shape", "groups"), [
+    ((1, 2, 40_000), 1), ((2, 6, 7), 3), ((2, 6, 4, 8), 1), ((3, 8), 2), ((0, 4, 3), 2)])
+def test_groups_of_a_block_and_of_several(
+    shape: tuple[int, ...], groups: int, dtype: str, rng: np.random.Generator
+) -> None:
+    """Group norm and its gradients, of strided arrays, too."""
+    x, g = (rng.standard_normal((*shape, 2)).astype(dtype)[..., 0] for _ in range(2))
+    weight, bias = (rng.standard_normal(shape[1]).astype(dtype) for _ in range(2))
+    options = {"groups": groups, "eps": 1e-5}
+    definition, gradients = registry["group_norm"], registry["group_norm_grads"]
+    wanted = definition.cpu(x, weight, bias, **options)
+    found = definition.gpu(*map(on_gpu, (x, weight, bias)), **options)
+    loose = 1e-4 if dtype == "float32" else 2e-2
+    for a, b in zip(found, wanted, strict=True):
+        close("forward", a, b.astype(np.float64), loose)
+    options["needs"] = (True, True, True)
+    wanted = gradients.cpu(g, x, weight, *wanted[1:], **options)
+    found = gradients.gpu(*map(on_gpu, (g, x, weight)), *found[1:], **options)
+    for a, b in zip(found, wanted, strict=True):
+        close("a gradient", a, b.astype(np.float64), loose)
+
+
 LAID: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "channels first": np.ascontiguousarray,
     "channels last": lambda a: np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 1, -1)), -1, 1),

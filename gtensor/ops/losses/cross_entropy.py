@@ -435,7 +435,7 @@ def _few(rows: int, classes: int) -> bool:
     return -(-rows // (BLOCK // 32)) * -(-classes // 32) <= _MOST_STEPS
 
 
-def _heavy(weight: Array | None, work: np.dtype) -> Array | int:
+def _heavy(weight: Array | None, work: np.dtype) -> Any:
     """The weights of classes as the kernels read them."""
     return NULL if weight is None else cupy().ascontiguousarray(weight, dtype=work)
 
@@ -475,7 +475,7 @@ def _cross_entropy_grad_gpu(
     rows, targets, n = _gpu_rows(logits, target)
     classes, work = rows.shape[-1], computed_in(logits.dtype)
     direct = out is not None and logits.ndim <= 2 and out.flags.c_contiguous
-    result = out if direct else xp.empty(rows.shape, logits.dtype)
+    result: Any = out if direct else xp.empty(rows.shape, logits.dtype)
     heavy = _heavy(weight, work)
     mass = heavy.sum() if weight is not None and label_smoothing else NULL
     g = xp.ascontiguousarray(g, dtype=work)  # a share of it may be no half number
@@ -483,7 +483,7 @@ def _cross_entropy_grad_gpu(
         rows, targets, heavy, mass, largest, total, g, count if reduction == "mean" else NULL,
         result, n, classes, ignore_index, int(reduction == "none"), float(label_smoothing)))
     if direct:
-        return out
+        return result
     moved = xp.moveaxis(result, -1, class_axis(logits.ndim))
     if out is None:
         return xp.ascontiguousarray(moved)

@@ -176,6 +176,22 @@ def groups_dx(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: 
     return ns.reshape(found, shape=(batch_size(inputs, mapped), *x.shape[mx:]))
 
 
+def groups_grads(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> tuple[Any, ...]:
+    """Of g, x, weight, mean and variance: three gradients, None where not needed."""
+    own = {name: value for name, value in params.items() if name not in ("needs", "out")}
+    known = [i for i in range(len(inputs)) if i != 2]
+    sums = groups_sums(ns, ns.group_norm_sums, [inputs[i] for i in known],
+                       tuple([mapped[i] for i in known]), own)
+    needs, dx = params["needs"], None
+    if needs[0]:
+        dx = groups_dx(ns, ns.group_norm_dx, (*inputs, sums), (*mapped, True), own)
+    rows = [ns.sum(ns.slice(sums, key=(..., 2 - i, slice(None), slice(None))), axis=(-2,))
+            if needs[i] else None for i in (1, 2)]
+    return dx, *rows
+
+
 def _groups_projected(
     ns: Namespace, arrays: Inputs, mapped: Mapped, groups: int, eps: float
 ) -> Any:

@@ -12,6 +12,8 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import BLOCK, NULL, packed_launch, raw, row_launch
+from gtensor.engine.namespaces import raw as raw_spaces
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
@@ -21,12 +23,14 @@ from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.norms import batch_norm_paths, batching, row_norm_paths
 from gtensor.ops.norms.batch_norm import not_channels
+from gtensor.ops.norms.layer_norm import give_all
 from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
     from gtensor.ops.build.cpu_tiles import Tile
+    from gtensor.ops.norms.row_norm_paths import Grads, Needs
 
 # -- the CPU paths, over views (N, groups, channels of a group, ...), tile by tile -----------------
 
@@ -152,15 +156,47 @@ def dx_cpu(
     return out
 
 
-# -- GPU -----------------------------------------------------------------------------------------
+def grads_cpu(
+    g: Array, x: Array, weight: Array | None, mean: Array, var: Array, *, groups: int, eps: float,
+    needs: Needs, out: Array | None = None,
+) -> Grads:
+    """The gradients of x, weight and bias, None for those that are not needed."""
+    return _from_sums(raw_spaces["cpu"], (g, x, weight, mean, var), groups, eps, needs, out)
 
-_PLAIN: Params = {"training": False, "activation": "identity", "parameter": 0.0}
+
+def _from_sums(
+    ns: Namespace, arrays: tuple[Any, ...], groups: int, eps: float, needs: Needs,
+    out: Array | None,
+) -> Grads:
+    """As grads_cpu, by the sums over planes, in a pass of their own."""
+    g, x, weight, mean, var = arrays
+    sums, dx = ns.group_norm_sums(g, x, mean, var, groups=groups, eps=eps), None
+    if needs[0]:
+        dx = ns.group_norm_dx(g, x, weight, mean, var, sums, groups=groups, eps=eps, out=out)
+    dweight, dbias = (sums[2 - i].sum(axis=0) if needs[i] else None for i in (1, 2))
+    return dx, dweight, dbias
 
 
 # -- the GPU paths ---------------------------------------------------------------------------------
 #
-# The kernels of batch norm run over (1, N * C, ...) with the numbers of a group repeated for its
-# channels, and those of layer norm over rows that are groups.
+# A launch each way, and one for the parameters, where a group is the work of one block. Longer ones
+# are split over blocks by the kernels of batch norm and layer norm: the former run over
+# (1, N * C, ...) with the numbers of a group repeated for its channels, the latter over rows that
+# are groups.
+
+_MOST = 1 << 16  # elements of a group that one block takes
+_PLAIN: Params = {"training": False, "activation": "identity", "parameter": 0.0}
+_FORWARD = raw("group_norm.cu", "group_norm_forward")
+_BACKWARD = raw("group_norm.cu", "group_norm_backward")
+
+
+def _sizes(x: Array, groups: int) -> tuple[int, int, int, int]:
+    """Groups of all images, groups of one, channels of a group, elements of a channel's plane."""
+    return len(x) * groups, groups, x.shape[1] // groups, prod(x.shape[2:])
+
+
+def _dense(a: Array | None) -> Array | int:
+    return NULL if a is None else cupy().ascontiguousarray(a)
 
 
 def _planes(a: Array) -> Array:
@@ -179,16 +215,53 @@ def forward_gpu(
 ) -> tuple[Array, Array, Array]:
     """As forward_cpu."""
     xp, (n, channels) = cupy(), x.shape[:2]
-    rows = xp.ascontiguousarray(x).reshape(1, n * groups, -1 if x.size else 0)
-    mean, var = batch_norm_paths.statistics_gpu(rows).reshape(2, n, groups)
-    scale, shift = (None if a is None else xp.tile(a, n) for a in (weight, bias))
-    y = batch_norm_paths.forward_gpu(
-        _planes(x), scale, shift, _per_plane(mean, channels), _per_plane(var, channels), eps=eps,
-        **_PLAIN)[0].reshape(x.shape)
-    if out is None:
+    rows, *sizes = _sizes(x, groups)
+    y: Any
+    if prod(sizes[1:]) <= _MOST:
+        mean, var = (xp.empty((n, groups), computed_in(x.dtype)) for _ in range(2))
+        direct = out is not None and out.flags.c_contiguous
+        y = out if direct else xp.empty(x.shape, x.dtype)
+        _FORWARD[x.dtype](*packed_launch(rows, prod(sizes[1:]), x.itemsize), (
+            _dense(x), _dense(weight), _dense(bias), y, mean, var, rows, *sizes, float(eps)))
+    else:
+        flat = xp.ascontiguousarray(x).reshape(1, n * groups, -1)
+        mean, var = batch_norm_paths.statistics_gpu(flat).reshape(2, n, groups)
+        scale, shift = (None if a is None else xp.tile(a, n) for a in (weight, bias))
+        y = batch_norm_paths.forward_gpu(
+            _planes(x), scale, shift, _per_plane(mean, channels), _per_plane(var, channels),
+            eps=eps, **_PLAIN)[0].reshape(x.shape)
+    if out is None or y is out:
         return y, mean, var
     out[...] = y
     return out, mean, var
+
+
+def grads_gpu(
+    g: Array, x: Array, weight: Array | None, mean: Array, var: Array, *, groups: int, eps: float,
+    needs: Needs, out: Array | None = None,
+) -> Grads:
+    """As grads_cpu: one pass over g and x, which leaves the sums over planes."""
+    xp, (n, channels) = cupy(), x.shape[:2]
+    rows, *sizes = _sizes(x, groups)
+    if prod(sizes[1:]) > _MOST:
+        return _from_sums(raw_spaces["cuda"], (g, x, weight, mean, var), groups, eps, needs, out)
+    dx: Any = None
+    if needs[0]:
+        direct = out is not None and out.flags.c_contiguous
+        dx = out if direct else xp.empty(x.shape, x.dtype)
+    partials = xp.empty((n, 2, channels), mean.dtype) if any(needs[1:]) else None
+    _, (threads, _) = packed_launch(1, sizes[2], x.itemsize)
+    teams = max(1, min(BLOCK // threads, sizes[1]))
+    _BACKWARD[x.dtype](row_launch(rows)[0], (threads, teams), (
+        _dense(g), _dense(x), _dense(weight), mean, var, NULL if dx is None else dx,
+        NULL if partials is None else partials, rows, *sizes, float(eps)))
+    dweight, dbias = (xp.empty(channels, x.dtype) if needed else None for needed in needs[1:])
+    if partials is not None:
+        row_norm_paths.sum_partials(partials, dweight, dbias)
+    if dx is None or out is None or dx is out:
+        return dx, dweight, dbias
+    out[...] = dx
+    return out, dweight, dbias
 
 
 def sums_gpu(
@@ -284,14 +357,22 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     if not any(step.needs(i) for i in (0, 1)):
         step.give(2, ns.sum(g, axis=not_channels(g)))
         return
+    if ns is not recorded:
+        needs = step.needs(0), step.needs(1), step.needs(2)
+        out = step.reuse(g) if needs[0] else None
+        give_all(step, ns.group_norm_grads(
+            g, x, weight, mean, var, needs=needs, out=out, **params))
+        return
+    found: Any
     sums = ns.group_norm_sums(g, x, mean, var, **params)
     for i in (1, 2):
         if step.needs(i):
-            part = ns.slice(sums, key=(..., 2 - i, slice(None), slice(None)))  # (N, C)
-            step.give(i, ns.sum(part, axis=(-2,)))
+            found = ns.slice(sums, key=(..., 2 - i, slice(None), slice(None)))  # (N, C)
+            found = ns.sum(found, axis=(-2,))
+            step.give(i, found)
     if step.needs(0):
-        step.give(0, ns.group_norm_dx(
-            g, x, weight, mean, var, sums, out=step.reuse(g), **params))
+        found = ns.group_norm_dx(g, x, weight, mean, var, sums, **params)
+        step.give(0, found)
 
 
 def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
@@ -338,6 +419,13 @@ group_norm_dx = op(
     "group_norm_dx", cpu=dx_cpu, gpu=dx_gpu, backward=None, tangent=None,
     composed=_dx_recorded, batch=batching.groups_dx, samples=None,  # as above
     doc="The gradient of group_norm's input, from group_norm_sums.",
+)
+
+group_norm_grads = op(
+    "group_norm_grads", cpu=grads_cpu, gpu=grads_gpu, backward=None, tangent=None,
+    batch=batching.groups_grads, samples=None,  # it returns three arrays: tested as above
+    doc="The gradients of group_norm's input, weight and bias in one pass. Parameters as "
+        "group_norm, and needs: which of them.",
 )
 
 group_norm_op = op(

@@ -355,6 +355,13 @@ def grads_gpu(
         _dense(g, x.dtype), _dense(x, x.dtype), _dense(weight, x.dtype), _dense(mean, work),
         _dense(rstd, work), NULL if dx is None else dx, partials, rows, columns, rows,
         int(chip > 0), accumulate), shared_mem=chip)
-    _PARAMETERS[x.dtype]((-(-columns // 32), 2), (32, 8), (
-        partials, *[NULL if a is None else a for a in (dweight, dbias)], blocks, columns, numbers))
+    sum_partials(partials, dweight, dbias)
     return None if dx is None else _placed(dx, out, beta), dweight, dbias
+
+
+def sum_partials(partials: Array, dweight: Array | None, dbias: Array | None) -> None:
+    """Add up (parts, numbers, columns): those of number 0 to dweight, those of 1 to dbias."""
+    parts, numbers, columns = partials.shape
+    dtype = (dweight if dweight is not None else dbias).dtype  # type: ignore[union-attr]
+    _PARAMETERS[dtype]((-(-columns // 32), 2), (32, 8), (
+        partials, *[NULL if a is None else a for a in (dweight, dbias)], parts, columns, numbers))

@@ -1,4 +1,4 @@
-"""What cross entropy launches and allocates on CUDA: one kernel over the logits each way."""
+"""What cross entropy and group norm launch and allocate on CUDA: one kernel over rows each way."""
 
 from __future__ import annotations
 
@@ -48,3 +48,26 @@ def test_half_logits_are_read_as_they_are_and_overwritten(
     assert counters().kernels["cross_entropy_backward<__nv_bfloat16>"] == 1
     peak = gt.memory.stats("cuda").peak_allocated - before
     assert peak <= 1.05 * ROWS * CLASSES * low.itemsize
+
+
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("dtype", [gt.float32, gt.bfloat16])
+def test_group_norm_is_one_launch_forward_and_two_backward(dtype: Any, affine: bool) -> None:
+    """Nothing is made but the gradients."""
+    name = {gt.float32: "float", gt.bfloat16: "__nv_bfloat16"}[dtype]
+    x = gt.zeros((4, 64, 16, 16), dtype=dtype, requires_grad=True)
+    weight, bias = (gt.ones(64, dtype=dtype, requires_grad=True) if affine else None
+                    for _ in range(2))
+    y = F.group_norm(x, 32, weight, bias)
+    g = gt.ones(x.shape, dtype=dtype)
+    reset_counters()
+    F.group_norm(x, 32, weight, bias)
+    assert dict(counters().kernels) == {f"group_norm_forward<{name}>": 1}
+    gt.memory.reset_peak("cuda")
+    before = gt.memory.stats("cuda").allocated
+    y.backward(g)
+    kernels = dict(counters().kernels)
+    assert kernels.pop(f"group_norm_backward<{name}>") == 1
+    assert kernels.pop(f"layer_norm_parameters<{name}>", 0) == affine
+    assert kernels == {f"group_norm_forward<{name}>": 1}
+    assert gt.memory.stats("cuda").peak_allocated - before <= 1.05 * x.nbytes
