@@ -26,7 +26,7 @@ from gtensor.nn.module import Module
 from gtensor.nn.normalization import LayerNorm, normalized
 from gtensor.nn.parameter import Parameter
 from gtensor.ops import where
-from gtensor.ops.activations.activated_dropout import activated_dropout
+from gtensor.ops.activations.dropout import activated_dropout
 from gtensor.ops.attention.attention import attention_weights
 from gtensor.ops.attention.packed import packed_attention
 from gtensor.ops.build.arguments import refuse_unsupported, want_tensors

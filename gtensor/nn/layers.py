@@ -13,7 +13,7 @@ from gtensor.nn import init
 from gtensor.nn.hooks import is_plain
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.activations.activated_dropout import residual_dropout
+from gtensor.ops.activations.dropout import residual_dropout
 from gtensor.ops.build.arguments import refuse_unsupported, want_tensors
 from gtensor.ops.linalg.linear import linear_sum
 

@@ -265,10 +265,12 @@ def reused_too_early() -> Context:
 
 def into_without_copy() -> Context:
     """`into` returns the slot's content even if it is lent"""
-    def into(step: RawStep, i: int, wide: bool = False) -> tuple[Any, float]:
+    def into(
+        step: RawStep, i: int, wide: bool = False, dtype: Any = None
+    ) -> tuple[Any, float]:
         slot = step.slots.get(step.parents[i])  # type: ignore[arg-type]
         if slot is None or not slot[0].flags.writeable:
-            return right(step, i, wide)
+            return right(step, i, wide, dtype)
         step.slots[step.parents[i]] = slot[0], None  # type: ignore[index]
         return slot[0], 1.0
     right = RawStep.into

@@ -369,7 +369,7 @@ FAULTS = [
           plants_numbers.log_of_the_sum_absorbed,
           ByCheck(checks.large_logits_have_the_gradient_of_small_ones)),
     Fault("each input of a gate has its own gradient", plants_numbers.gates_gradients_exchanged,
-          ByOpcheck("swish_gated", "backward")),
+          ByHostTest("ops.test_definitions", "test_op_on_gpu_in_one_dtype", name="swish_gated")),
     Fault("what is kept by dropout is scaled, its gradient, too",
           plants_numbers.kept_gradients_not_scaled, ByOpcheck("relu_dropout", "backward")),
     Fault("a gradient is dropped where its value was",

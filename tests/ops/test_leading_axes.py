@@ -125,8 +125,8 @@ class OpaqueStep:
     def lend(self, i: int, a: Any) -> None:
         self._step.lend(i, shown(a))
 
-    def into(self, i: int, wide: bool = False) -> Any:
-        return hidden(self._step.into(i, wide))
+    def into(self, i: int, wide: bool = False, dtype: Any = None) -> Any:
+        return hidden(self._step.into(i, wide, dtype))
 
     def reuse(self, g: Any) -> Any:
         return hidden(self._step.reuse(shown(g)))

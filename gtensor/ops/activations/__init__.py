@@ -2,7 +2,6 @@
 
 from gtensor.backend import kernels
 from gtensor.ops.activations import (
-    activated_dropout,
     activation,
     dropout,
     piecewise_activations,

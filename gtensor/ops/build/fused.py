@@ -125,7 +125,8 @@ def fused(name: str, formula: Path | Formula, *, gpu: Path | None = None, by_ops
 def together(name: str, last: tuple[str, str], first: tuple[str, str], doc: str) -> Op:
     """Register the op of two gradients of one function, for the `together` of `pointwise`.
 
-    On CUDA both are one kernel. On the CPU each is a pass of its own.
+    On CUDA both are one kernel. On the CPU each is a pass of its own, so rules there make one after
+    the other is given away.
 
     Args:
         last, first: of the last input's gradient and of the first one's: the name of an op that is

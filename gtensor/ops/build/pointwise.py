@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gtensor.engine.namespaces import raw, recorded
+from gtensor.engine.namespaces import raw
 from gtensor.ops.build.batching import broadcasting
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ _OVERWRITTEN = """\
 
 
 _TOGETHER = """\
-        if ns is not recorded:
+        if ns is cuda:
             last, first = ns.{together}(g, {needed}out=step.reuse(g){params})
             step.give({i}, first)
             step.give({j}, last)
@@ -94,8 +94,8 @@ _TOGETHER = """\
 class pointwise:
     """`backward=pointwise(partial(...), partial(...))`: one per input, None for no derivative.
 
-    `together` names an op of two inputs' gradients in one pass, where both are needed: of g and the
-    inputs, it returns the last input's, written to its `out`, and the first one's.
+    `together` names an op of two inputs' gradients, which CUDA runs where both are needed: of g and
+    the inputs it returns the last input's, written to its `out`, and the first one's.
     """
 
     batch = staticmethod(broadcasting)
@@ -136,7 +136,7 @@ class pointwise:
         if len(due) > 2:
             return self._backward
         scope = {"FLOAT32": np.dtype(np.float32), "complex_rule": self._backward_complex,
-                 "host": raw["cpu"], "recorded": recorded}
+                 "host": raw["cpu"], "cuda": raw["cuda"]}
         lines = ["def rule(ns, step, g):"]
         if self.conjugates and any(p is not identity for p in partials.values()):
             lines.append(_COMPLEX)

@@ -11,7 +11,7 @@ import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor import nn
 from gtensor.engine.errors import LevelError
-from gtensor.ops.activations.activated_dropout import activated_dropout, residual_dropout
+from gtensor.ops.activations.dropout import activated_dropout, residual_dropout
 
 CHAINS: dict[str, tuple[Callable, Callable]] = {
     "relu": (lambda x, p: activated_dropout(x, "relu", p), lambda x, p: F.dropout(F.relu(x), p)),
