@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -116,7 +117,7 @@ def write_all(writes: Sequence[Write], count: Callable[[], object] | None = None
     that they need: `Op.asks` returns their parameter `work`. From the first write to the end of
     `count` an interrupt waits. A listener's error at the end of an op is raised after all that.
     """
-    ready = [_checked(*write) for write in writes]
+    ready = [*starmap(_checked, writes)]
     heard_error = None
     with undivided():
         for op, targets, device, arrays, params in ready:
@@ -161,7 +162,7 @@ def _checked(
     params = {**params, "out": tuple(outputs)}
     if device.type == "cpu":  # on CUDA the update looks for all overlaps at once
         for i, (a, g) in enumerate(zip(outputs, given, strict=False)):
-            if _overlap(device, a, g) and not _same_layout(a, g):
+            if np.may_share_memory(a, g) and _overlap(device, a, g) and not _same_layout(a, g):
                 given[i] = device.copy(g, label=op.name)
         if op.asks is not None:
             params["work"] = op.asks(*outputs, *given, **params)

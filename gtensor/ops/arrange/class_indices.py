@@ -50,17 +50,18 @@ def check_targets(name: str, scores: Tensor, target: Tensor, ignore_index: int) 
     and for the dtype. See `check_range`.
     """
     want_tensors(name, input=scores, target=target)
-    if not scores.ndim:
+    shape, given = scores._array.shape, target._array
+    if not shape:
         raise ValueError(f"{name} was given scores of shape (); wanted (C,) or (N, C, ...)")
-    axis = class_axis(scores.ndim)
-    wanted = scores.shape[:axis] + scores.shape[axis + 1:]
-    if target.shape != wanted:
-        raise ValueError(f"{name} was given targets of shape {target.shape} for scores of shape "
-                         f"{scores.shape}; wanted shape {wanted}")
-    if target.dtype.kind not in "iu":
-        raise TypeError(f"{name} was given targets of dtype {target.dtype}; wanted integer class "
+    axis = class_axis(len(shape))
+    wanted = shape[:axis] + shape[axis + 1:]
+    if given.shape != wanted:
+        raise ValueError(f"{name} was given targets of shape {given.shape} for scores of shape "
+                         f"{shape}; wanted shape {wanted}")
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"{name} was given targets of dtype {given.dtype}; wanted integer class "
                         "indices")
-    check_range(name, "target", target, scores.shape[axis], ignore_index)
+    check_range(name, "target", target, shape[axis], ignore_index)
 
 
 def check_range(
@@ -73,12 +74,13 @@ def check_range(
     TypeError for a value that is not a Tensor.
     """
     want_tensors(name, **{what: indices})
-    if not are_checked(indices.device):
+    device = indices._device
+    if not are_checked(device):
         if not limit and indices.size:  # which needs no values
             raise ValueError(f"{name} was given {indices.size} indices, each a {what}, and nothing "
                              "that they can choose from; wanted at least one")
         return
-    values = indices.device.to_numpy(underlying(indices)._array)
+    values = device.to_numpy(underlying(indices)._array)
     if not values.size:
         return
     lowest, highest = int(values.min()), int(values.max())

@@ -36,6 +36,17 @@ def whole_tiles(shape: tuple[int, ...]) -> Iterator[Tile]:
         yield (*tile, ...)
 
 
+def flat_tiles(size: int) -> Iterator[slice]:
+    """The same for so many elements of one axis, at the cost of no call of Python's."""
+    step = settings.tile_elements
+    return map(slice, range(0, size, step), range(step, size + step, step))
+
+
+def cut(buffers: np.ndarray, size: int, shape: tuple[int, ...]) -> np.ndarray:
+    """The first `size` elements of each row, as arrays of that shape, which they fill."""
+    return buffers[:, :size].reshape(len(buffers), *shape)
+
+
 def tile_size(shape: tuple[int, ...]) -> int:
     """Elements of the largest of `whole_tiles(shape)`."""
     return min(prod(shape), settings.tile_elements)

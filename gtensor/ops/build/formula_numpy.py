@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from numpy import ndarray
 from gtensor.backend import host
 from gtensor.ops.build.cpu_tiles import (
     computed_in,
+    cut,
+    flat_tiles,
     masked,
     select_into,
     tile_size,
@@ -548,33 +551,41 @@ def _in_tiles(
     program: Program, views: list[ndarray], out: Array, fresh: bool,
     numbers: tuple[tuple[float, ...], tuple[float, ...]],
 ) -> None:
-    """Evaluate tile by tile into `out`, which is also worked in if it is fresh."""
-    if out.flags.c_contiguous and all(a.flags.c_contiguous for a in views):
-        views, out = [a.reshape(-1) for a in views], out.reshape(-1)  # cut more quickly
-    work, shape = program.dtype, out.shape
+    """Evaluate tile by tile into `out`, which is also worked in if it is fresh.
+
+    No comprehensions: each would be a call per tile.
+    """
+    work = program.dtype
+    widened = []
+    flat = out.flags.c_contiguous
+    for a in views:
+        widened.append(a.dtype != work)
+        flat = flat and a.flags.c_contiguous
+    if flat:  # cut more quickly
+        views, out = [a.reshape(-1) for a in views], out.reshape(-1)
     direct = out.dtype == work and out.flags.c_contiguous
     shared = fresh and direct and program.floats > 0
-    widened = [a.dtype != work for a in views]
     held = program.floats - shared
     count = held + sum(widened) + (not direct)
-    size = tile_size(shape)
-    scratch = host().workspace(size, work, count) if count else None
+    size = tile_size(out.shape)
+    scratch = host().empty((count, size), work, "workspace")
     marks = np.empty((program.conditions, size), np.bool_)
-    full = [full_tile(float(value), work, size) for value in numbers[1]]
+    full = numbers[1] and [full_tile(float(value), work, size) for value in numbers[1]]
     last: tuple[int, ...] | None = None
-    for key in whole_tiles(shape):
+    for key in flat_tiles(out.size) if flat else whole_tiles(out.shape):
         place = out[key]
         if place.shape != last:
-            last = place.shape
-            buffers = [scratch(i, last) for i in range(count)] if scratch is not None else []
-            filled, masks = ([a[:place.size].reshape(last) for a in some] for some in (full, marks))
+            last, n = place.shape, place.size
+            buffers, masks = [*cut(scratch, n, last)], [*cut(marks, n, last)]
+            filled = full and [a[:n].reshape(last) for a in full]
         spare = held
-        parts = [view[key] for view in views]
-        for i, wide in enumerate(widened):
-            if wide:
-                np.copyto(buffers[spare], parts[i], casting="unsafe")
-                parts[i] = buffers[spare]
-                spare += 1
+        parts = [*map(itemgetter(key), views)]
+        if count > held:
+            for i, wide in enumerate(widened):
+                if wide:
+                    np.copyto(buffers[spare], parts[i], casting="unsafe")
+                    parts[i] = buffers[spare]
+                    spare += 1
         target = place if direct else buffers[spare]
         program.tile(*parts, target, *numbers[0], *filled, *([place] if shared else ()),
                      *buffers[:held], *masks)

@@ -58,9 +58,15 @@ def ufunc(function: np.ufunc) -> Path:
 
 def _buffer(function: np.ufunc, name: str, inputs: tuple[Array | Scalar, ...]) -> ndarray:
     """A buffer for the ufunc's result, of the dtype and shape that NumPy would choose."""
-    kinds = tuple(x.dtype if isinstance(x, _ARRAYS) else _kind(x) for x in inputs)
+    kinds: list[Any] = []
+    shapes = []
+    for x in inputs:  # one loop: a generator is a call for each value
+        if isinstance(x, _ARRAYS):
+            kinds.append(x.dtype)
+            shapes.append(x.shape)
+        else:
+            kinds.append(_kind(x))
     dtype = function.resolve_dtypes((*kinds, None))[-1]
-    shapes = [x.shape for x in inputs if isinstance(x, _ARRAYS)]
     shape = shapes[0] if shapes.count(shapes[0]) == len(shapes) else np.broadcast_shapes(*shapes)
     return host().empty(shape, dtype, name)
 

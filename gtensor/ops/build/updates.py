@@ -26,15 +26,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from ml_dtypes import finfo
 
-from gtensor.backend import Scratch, host
+from gtensor.backend import host
 from gtensor.backend.multi_tensor import Tensors, launch_apart
-from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
+from gtensor.ops.build.cpu_tiles import computed_in, cut, flat_tiles, whole_tiles
 from gtensor.ops.build.formula import Formula, Key
 from gtensor.ops.build.formula_numpy import Program, full_tile
 from gtensor.settings import settings
@@ -61,19 +62,19 @@ class _Chosen(NamedTuple):
 
     def at(self, step: int) -> _Chosen:
         """The same for another step, of the same program."""
-        given = [{**params, "step": step} for params in self.given]
+        given = []
+        for params in self.given:
+            given.append({**params, "step": step})
         return self._replace(step=step, given=given, numbers=self.program.numbers(**given[0]))
 
     def full(self, size: int) -> list[Array]:
         """Arrays of so many elements that hold one number each."""
         return [full_tile(float(value), self.program.dtype, size) for value in self.numbers[1]]
 
-    def write(self, arrays: Sequence[Array], full: Sequence[Array], rows: Sequence[Array],
-              limited: Sequence[Array]) -> None:
-        """One tile of contiguous arrays in the dtype that is computed in."""
-        if full:
-            target = arrays[0]
-            rows = (*[row[:target.size].reshape(target.shape) for row in full], *rows)
+    def write(self, arrays: Sequence[Array], rows: Sequence[Array], limited: Sequence[Array]
+              ) -> None:
+        """One tile of contiguous arrays in the dtype that is computed in; `rows` are filled ones,
+        and buffers."""
         if not self.program.tile(*arrays, *self.numbers[0], *rows):
             self.write_limited(arrays, limited)
 
@@ -90,11 +91,14 @@ class _Chosen(NamedTuple):
 
 
 class _Tiles:
-    """Buffers of a tile's size, which all large tensors of an update share, by dtype."""
+    """Buffers of a tile's size, which all large tensors of an update share: `made`, by dtype.
+
+    They are floats and conditions, a buffer in each row.
+    """
 
     def __init__(self) -> None:
         self._wanted: dict[np.dtype, tuple[int, int, int]] = {}
-        self._made: dict[np.dtype, tuple[Scratch | None, Array]] = {}
+        self.made: dict[np.dtype, tuple[Array, Array]] = {}
 
     def want(self, program: Program, copies: int, size: int) -> None:
         """There shall be buffers for so many copies, and for what the program works in."""
@@ -105,12 +109,8 @@ class _Tiles:
     def make(self) -> None:
         """Make all that is wanted."""
         for dtype, (floats, conditions, size) in self._wanted.items():
-            self._made[dtype] = (host().workspace(size, dtype, floats) if floats else None,
-                                 np.empty((conditions, size), np.bool_))
-
-    def of(self, dtype: np.dtype) -> tuple[Scratch | None, Array]:
-        """Floats and conditions."""
-        return self._made[dtype]
+            self.made[dtype] = (host().empty((floats, size), dtype, "workspace"),
+                                np.empty((conditions, size), np.bool_))
 
 
 # What an update works in: functions that write, with what they are given, and the buffers of small
@@ -120,37 +120,39 @@ _Work: TypeAlias = ("tuple[list[tuple[Callable[..., None], tuple[Any, ...]]], "
 
 
 def _in_tiles(
-    chosen: _Chosen, arrays: tuple[Array, ...], copied: list[bool], full: Sequence[Array],
+    chosen: _Chosen, tensors: Sequence[Sequence[Array]], copied: list[bool], full: list[Array],
     limited: tuple[Array, ...], shared: _Tiles,
 ) -> None:
+    """Large tensors that have a program, and what is copied, in common."""
     program = chosen.program
-    if all(a.flags.c_contiguous for a in arrays):
-        arrays = tuple([a.reshape(-1) for a in arrays])
     count = program.floats + sum(copied)
-    scratch, marks = shared.of(program.dtype)
+    scratch, marks = shared.made[program.dtype]
     last: tuple[int, ...] | None = None
-    for key in whole_tiles(arrays[0].shape):
-        places = [a[key] for a in arrays]
-        if places[0].shape != last:
-            last = places[0].shape
-            buffers = [scratch(i, last) for i in range(count)] if scratch is not None else []
-            rows = (*buffers[count - program.floats:],
-                    *[mark[:places[0].size].reshape(last) for mark in marks[:program.conditions]])
-        if count == program.floats:
-            chosen.write(places, full, rows, limited)
-            continue
-        spare = iter(buffers)
-        _in_copies(chosen, places, [next(spare) if c else None for c in copied], full, rows,
-                   limited)
+    for arrays in tensors:
+        target = arrays[0]
+        for key in flat_tiles(target.size) if target.ndim == 1 else whole_tiles(target.shape):
+            places = [*map(itemgetter(key), arrays)]  # a comprehension is a call
+            if places[0].shape != last:
+                last, size = places[0].shape, places[0].size
+                buffers = [*cut(scratch[:count], size, last)]
+                rows = [*buffers[count - program.floats:],
+                        *cut(marks[:program.conditions], size, last)]
+                if full:
+                    rows = [*[a[:size].reshape(last) for a in full], *rows]
+            if count == program.floats:
+                chosen.write(places, rows, limited)
+                continue
+            spare = iter(buffers)
+            _in_copies(chosen, places, [next(spare) if c else None for c in copied], rows, limited)
 
 
 def _in_copies(chosen: _Chosen, places: Sequence[Array], copies: list[Array | None],
-               full: Sequence[Array], rows: Sequence[Array], limited: Sequence[Array]) -> None:
+               rows: Sequence[Array], limited: Sequence[Array]) -> None:
     values = [place if copy is None else copy for place, copy in zip(places, copies, strict=True)]
     for place, copy in zip(places, copies, strict=True):
         if copy is not None:
             copy[...] = place
-    chosen.write(values, full, rows, limited)
+    chosen.write(values, rows, limited)
     for i, copy in enumerate(copies):
         if copy is not None and i != 1:
             places[i][...] = copy
@@ -226,7 +228,11 @@ class Update:
         writes, small = work
         copies: dict[tuple[np.dtype, tuple[int, ...]], list[Array]] = {}
         shared = None
-        count, largest_small = len(out), min(SMALL, settings.tile_elements)
+        tensors: list[Sequence[Array]] = []  # large ones that are written together
+        alike: list[bool] | None = None
+        full: list[Array] = []  # of them
+        widest = 0
+        count, tile = len(out), settings.tile_elements
         if self.uniform and len(arrays) > count:
             options = [{**options[0], self.formula.inputs[1]: float(arrays[-1])}]
         known, seen = self._known, None
@@ -241,27 +247,40 @@ class Update:
                     known.dtype != target.dtype or known.arrays != len(of)):
                 known = self._known = self._chosen(params, step, of)
             if known is not seen:
-                seen = known
+                seen, alike = known, None
                 limited = () if known.rare is None else _buffers(small, known.rare, (SMALL,))
-            program, shape = known.program, target.shape
+            program, shape, size = known.program, target.shape, target.size
             dtype = program.dtype
-            copied = [a.dtype != dtype or not a.flags.c_contiguous for a in of]
-            full = known.full(tile_size(shape)) if known.numbers[1] else ()
-            if target.size > largest_small:
-                shared = shared or _Tiles()
-                shared.want(program, sum(copied), tile_size(shape))
-                writes.append((_in_tiles, (known, of, copied, full, limited, shared)))
+            copied, flat = [], True
+            for a in of:  # one loop: a comprehension is a call
+                contiguous = a.flags.c_contiguous
+                flat = flat and contiguous
+                copied.append(not contiguous or a.dtype != dtype)
+            if size > SMALL or size > tile:
+                if copied != alike:
+                    alike, tensors, full, widest = copied, [], [], 0
+                if widest < min(size, tile):
+                    widest = min(size, tile)
+                    shared = shared or _Tiles()
+                    shared.want(program, sum(copied), widest)
+                    if known.numbers[1]:
+                        full[:] = known.full(widest)
+                if not tensors:
+                    writes.append((_in_tiles, (known, tensors, copied, full, limited, shared)))
+                tensors.append([a.reshape(-1) for a in of] if flat else of)
                 continue
             buffers = _buffers(small, program, shape)
+            if known.numbers[1]:
+                buffers = (*[a.reshape(shape) for a in known.full(size)], *buffers)
             if True not in copied:
-                writes.append((known.write, (of, full, buffers, limited)))
+                writes.append((known.write, (of, buffers, limited)))
                 continue
             found = copies.setdefault((dtype, shape), [])
             while len(found) < len(of):
                 found.append(np.empty(shape, dtype))
             writes.append((_in_copies, (known, of, [
                 copy if needed else None for copy, needed in zip(found, copied, strict=False)],
-                full, buffers, limited)))
+                buffers, limited)))
         if shared is not None:
             shared.make()
         return work

@@ -22,7 +22,7 @@ from gtensor.engine.samples import Sample, below, normal, positive
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
 from gtensor.ops.arrange.shape import from_end, resized
-from gtensor.ops.build.arguments import autocast, of_half, same_dtype
+from gtensor.ops.build.arguments import autocast, of_half, same_dtype, want_tensors
 from gtensor.ops.build.batching import in_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
 from gtensor.ops.build.flops import of_input
@@ -605,18 +605,20 @@ def cross_entropy(
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"cross_entropy was given label_smoothing={label_smoothing}; wanted a "
                          "number from 0 to 1")
+    same_dtype("cross_entropy", input=input)
     constant = class_weights("cross_entropy", input, weight)
-    if input.ndim and not input.shape[class_axis(input.ndim)]:
-        raise ValueError(f"cross_entropy was given an input of shape {input.shape}; wanted at "
-                         "least one class")
-    if target.dtype.kind in "fV" and target.shape == input.shape and input.ndim:
+    shape = input._array.shape
+    if shape and not shape[class_axis(len(shape))]:
+        raise ValueError(f"cross_entropy was given an input of shape {shape}; wanted at least one "
+                         "class")
+    want_tensors("cross_entropy", target=target)
+    if shape and target._array.dtype.kind in "fV" and target._array.shape == shape:
         if ignore_index >= 0:
             raise ValueError(f"cross_entropy was given ignore_index={ignore_index} and a target of "
                              "probabilities; wanted class indices")
         same_dtype("cross_entropy", input=input, target=target)
         return soft_cross_entropy(
             input, target, constant, reduction=reduction, label_smoothing=label_smoothing)
-    same_dtype("cross_entropy", input=input)
     check_targets("cross_entropy", input, target, ignore_index)
     options: Params = {"reduction": reduction, "ignore_index": ignore_index,
                        "label_smoothing": label_smoothing}
