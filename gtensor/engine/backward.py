@@ -21,7 +21,7 @@ from gtensor.engine.context import (
 )
 from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.namespaces import public, recorded
-from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
+from gtensor.engine.slots import RawStep, RecordedStep, call_hooks, commits
 from gtensor.engine.storage import Storage
 from gtensor.engine.tape import CONSUMED, FREE, WALKED, Leaf, Node, Record, overwritten
 from gtensor.engine.tensor import Tensor, check_like, wrap
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 _retained = attrgetter("retain")
 _by_age = attrgetter("seq")
 _claims = RLock()
-_commits = RLock()
-free_at_forks(_claims, _commits)
-_committing = False  # the thread that holds `_commits` is in the middle of a commit
+free_at_forks(_claims)
+_committing = False  # the thread that holds `commits` is in the middle of a commit
 
 
 def backward(
@@ -61,8 +60,14 @@ def backward(
             step.collecting = _collecting(leaves, create_graph, batched)
             break
     if step.collecting is None:
-        grads = _walk([(node, seed)], records, kept, step, create_graph, keep)
-        _commit(kept, grads, create_graph)
+        if type(step) is RawStep and not (bus.gradients or bus.leaves):
+            step.add_in_place(leaves)
+        try:
+            grads = _walk([(node, seed)], records, kept, step, create_graph, keep)
+            _commit(kept, grads, create_graph)
+        except BaseException as error:
+            _put_back(step, error)
+            raise
     else:
         kept, grads = _collect([(node, seed)], records, kept, step, keep)
     for node, stored in zip(kept, grads, strict=True):
@@ -396,7 +401,7 @@ def _commit(
     global _committing
     mode = grad_enabled()
     recorded_walk = create_graph or bool(kept) and kept[0].level is not None
-    with _commits:
+    with commits:
         if _committing:
             raise GradientError("backward() was called in the middle of another one's last step, "
                                 "which writes `.grad`, by a finalizer or a signal handler of its "
@@ -424,6 +429,30 @@ def _commit(
             _committing = False
             if recorded_walk:
                 record_ops(mode)
+
+
+def _put_back(step: Any, error: BaseException) -> None:
+    """A walk that has added to these leaves' `.grad` in place raises: they get it back.
+
+    With what they had before, if there are copies; else a note to the error names the leaves.
+    """
+    added = []
+    for node, (grad, before) in step.taken.items():
+        if before is None:
+            added.append(f"{node.shape} {node.dtype}")
+        else:
+            run_aside("gradient", node.device, node.device.xp.copyto, grad._array, before)
+        with commits:
+            other = node.grad
+            if other is None:
+                node.grad = grad
+            elif other._array is not grad._array:  # another walk has stored one meanwhile
+                node.grad = _added(grad, other)
+    step.taken = {}  # a kept traceback would keep them alive
+    if added:
+        error.add_note(f"the .grad of {len(added)} leaves has a part of this walk's gradient: of "
+                       f"shape {', '.join(added)}; set it to None, or run with GTENSOR_DEBUG=1, "
+                       "which keeps copies")
 
 
 def _added(fresh: Tensor, present: Tensor) -> Tensor:

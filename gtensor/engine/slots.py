@@ -18,7 +18,10 @@ has no other holder. `docs/ownership.md` has the rules as an executable model.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from copy import copy
+from threading import RLock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
@@ -27,11 +30,13 @@ from gtensor.backend import Device, owner
 from gtensor.engine.arrays import broadcast_view
 from gtensor.engine.errors import GradientError, refuse_complex
 from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.storage import BORROWED, GIVEN, Storage
+from gtensor.engine.storage import BORROWED, GIVEN, UNREAD, Storage
 from gtensor.engine.taken import Takeable
 from gtensor.engine.tape import CONSUMED, Node, Record
 from gtensor.engine.tensor import Tensor, check_like, wrap
+from gtensor.settings import settings
 from gtensor.system.bus import GradientEvent, bus, tell
+from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -41,6 +46,9 @@ if TYPE_CHECKING:
 
 PLACED = Storage()  # the hold on a collector's memory: never shared, never released
 PLACED.holds = 1
+PRESENT: Any = None, None  # in the slot of a leaf whose `.grad` the first arrival is added to
+commits = RLock()  # held while `.grad` is stored, or taken
+free_at_forks(commits)
 
 # An array and its holders; None: new, held by the slot alone.
 Slot: TypeAlias = "tuple[Array, Storage | None]"
@@ -57,6 +65,8 @@ class Step(Generic[V]):
     mask: int  # bit i: input i needs one
     direct = True  # rules are called directly, without making a device current
     collecting: Collecting | None = None  # who takes the gradients of leaves during this walk
+    # Of leaves: the `.grad` that this walk adds to in place, and a copy of it should the walk fail
+    taken: Mapping[Node, tuple[Tensor, Array | None]] = MappingProxyType({})
 
     if TYPE_CHECKING:  # the verbs, which each mode defines
 
@@ -157,6 +167,20 @@ class RawStep(Step["Array"]):
     g: Any = None  # the array; None between two records
     hold: Storage | None = None
     moved = False  # whether the rule's hold on g was moved to a slot
+    stored = GIVEN  # the storage of results
+
+    def add_in_place(self, leaves: Iterable[Node]) -> None:
+        """Add to the `.grad` of leaves in place, where no other code has a handle of it.
+
+        Not where a hook is to see this walk's gradient alone, nor in a capture, whose replays would
+        add again.
+        """
+        self.taken, self.stored = {}, UNREAD
+        for leaf in leaves:
+            grad = leaf.grad
+            if grad is not None and grad._storage is UNREAD and not leaf.hooks and (
+                    grad._array.shape == leaf.shape and not leaf.device.capturing()):
+                self.slots[leaf] = PRESENT
 
     def seed(self, node: Node, grad: Tensor) -> None:
         """Put the caller's gradient into a root's slot; it is never written."""
@@ -209,10 +233,10 @@ class RawStep(Step["Array"]):
 
     def result(self, node: Node, slot: Slot | None) -> Tensor | None:
         """A slot's content as a tensor that owns its memory."""
-        if slot is None:
+        if slot is None or slot is PRESENT:
             return None
         device = node.device
-        return wrap(self._own(device, slot), device)
+        return wrap(self._own(device, slot), device, self.stored)
 
     def rebuilt(self, i: int, a: Array) -> Array:
         """`a`, recomputed from saved values, in place of input i."""
@@ -287,6 +311,8 @@ class RawStep(Step["Array"]):
         if cast and not wide:
             return None, 0.0
         slot = self.slots.get(node)
+        if slot is PRESENT:
+            slot = self._take(node)
         if slot is None:
             place = None if self.collecting is None else self._placed(node)
             if cast and place is None:
@@ -298,6 +324,22 @@ class RawStep(Step["Array"]):
             node.device.order((), (array,))
         self.slots[node] = array, None
         return array, 1.0
+
+    def _take(self, node: Node) -> Slot | None:
+        """A leaf's `.grad`, in its slot from now on; None if other code has a handle of it by now.
+
+        While the walk runs the leaf has no `.grad`; that of another walk is added at the end.
+        """
+        del self.slots[node]
+        with commits:
+            grad = node.grad
+            if grad is None or grad._storage is not UNREAD:
+                return None
+            before = node.device.copy(grad._array, label="gradient") if settings.debug else None
+            self.taken[node] = grad, before  # type: ignore[index]
+            node.grad = None
+        slot = self.slots[node] = grad._array, None
+        return slot
 
     def _placed(self, node: Node) -> Array | None:
         """The memory of a node's collector, in its slot from now on; None without one."""
@@ -386,10 +428,13 @@ class RawStep(Step["Array"]):
         if self.told:
             self._tell(node, a)
         slots = self.slots
-        if node not in slots:
+        slot = slots.get(node)
+        if slot is PRESENT:
+            slot = self._take(node)
+        if slot is None:
             slots[node] = a, hold
             return
-        present, present_hold = slots[node]
+        present, present_hold = slot
         if a is present and hold is None:
             return  # it was accumulated in place by `into`; for x + x the hold is not None
         add = node.device.xp.add

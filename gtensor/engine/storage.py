@@ -119,5 +119,6 @@ BORROWED.holds = 1 << 60
 GIVEN = Storage()  # of data, and of arrays that an op may not own
 FRESH = Storage()  # of an op's output on the CPU: it tells a call the device, too
 FRESH_ELSEWHERE = Storage()  # of an op's output on other devices
-GIVEN.common = FRESH.common = FRESH_ELSEWHERE.common = True
+UNREAD = Storage()  # of a `.grad` that a walk stored and of which no other code has a handle
+GIVEN.common = FRESH.common = FRESH_ELSEWHERE.common = UNREAD.common = True
 FRESH.made = FRESH_ELSEWHERE.made = True

@@ -18,7 +18,7 @@ from gtensor.engine.interchange import Interchange
 from gtensor.engine.methods import Methods
 from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.overwritten import Consumed
-from gtensor.engine.storage import GIVEN, Storage
+from gtensor.engine.storage import GIVEN, UNREAD, Storage
 from gtensor.engine.tape import Leaf, Node, Record
 from gtensor.system.fork_safety import free_at_forks
 
@@ -244,8 +244,18 @@ class Tensor(Interchange, Methods):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that backward() stored: of leaves, and of tensors with retain_grad()."""
-        return self._node.grad if self._node is not None else None
+        """The gradient that backward() stored: of leaves, and of tensors with retain_grad().
+
+        What was read is never written by a later walk, which adds in place to other gradients.
+        """
+        if self._node is None:
+            return None
+        grad = self._node.grad
+        if grad is not None and grad._storage is UNREAD:
+            grad._storage = GIVEN  # from here on no walk takes it
+            if self._node.grad is not grad:  # one of another thread has
+                return self.grad
+        return grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -286,8 +296,9 @@ class Tensor(Interchange, Methods):
                 in place of N.
 
         Raises GradientError if the graph was consumed, a saved array was overwritten, or an op in
-        it has no derivative. Gradients are stored together at the end, so after an error every
-        `.grad` is unchanged.
+        it has no derivative. Gradients are stored together at the end, so after an error a `.grad`
+        is unchanged, unless no other code has it and the walk has added to it in place: a note to
+        the error names those, and GTENSOR_DEBUG=1 keeps copies.
         """
         public.backward(
             self, grad, create_graph, create_graph if retain_graph is None else retain_graph,

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 import gtensor as gt
 from gtensor.backend import get_device, owner
 from gtensor.engine.op import Op
-from gtensor.engine.slots import RawStep, _sole
+from gtensor.engine.slots import PRESENT, RawStep, _sole
+from gtensor.engine.storage import UNREAD
+from gtensor.engine.tensor import wrap
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "ownership.md"
 ROW, MATRIX = (4,), (3, 4)
@@ -92,6 +94,7 @@ class Program:
 
     leaves: list[tuple[int, ...]]
     rules: list[Rule]
+    present: list[str]  # of each leaf: whether it has a `.grad` before, and it was "read"
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -100,6 +103,10 @@ class Program:
     def saved(self, shape: tuple[int, ...]) -> np.ndarray:
         """What a rule lends that is not its own: one array per shape, for the whole program."""
         return np.arange(1.0, 1 + np.prod(shape)).reshape(shape)
+
+    def grad(self, leaf: int) -> np.ndarray:
+        """What a leaf has as `.grad` before, if it has one."""
+        return self.saved(self.leaves[leaf]) * 100
 
     def seed(self) -> np.ndarray:
         """The caller's gradient."""
@@ -139,6 +146,9 @@ class Program:
                 if step.kind != "nothing":
                     part = self.addition(step, grads[node], self.shapes[target])
                     grads[target] = grads.get(target, 0) + part
+        for leaf, present in enumerate(self.present):
+            if present != "none":
+                grads[leaf] = grads.get(leaf, 0) + self.grad(leaf)
         return grads
 
 
@@ -164,7 +174,8 @@ def programs(draw: st.DrawFn) -> Program:
         reader = draw(st.sampled_from(["nothing", *READERS]))
         rules.append(Rule(shape, inputs, steps, draw(st.booleans()), reader))
         known.append(shape)
-    return Program(leaves, rules)
+    present = [draw(st.sampled_from(["none", "unread", "read"])) for _ in leaves]
+    return Program(leaves, rules, present)
 
 
 class Counting:
@@ -198,6 +209,16 @@ class Run:
         for number, rule in enumerate(program.rules):
             self.tensors.append(self.record(number, rule))
         self.index = {t._node: k for k, t in enumerate(self.tensors)}
+        self.read: dict[int, gt.Tensor] = {}
+        for leaf, present in enumerate(program.present):
+            if present != "none":
+                real, modelled = self.fresh(program.grad(leaf))
+                node = self.tensors[leaf]._node
+                node.grad = wrap(real, node.device, UNREAD)
+                if present == "unread":
+                    self.model.present[leaf] = modelled
+                else:
+                    self.read[leaf] = self.tensors[leaf].grad
 
     def record(self, number: int, rule: Rule) -> gt.Tensor:
         """Apply an op with this rule; what it computes forward does not matter."""
@@ -232,7 +253,8 @@ class Run:
 
     def compare(self, step: RawStep) -> None:
         """Every slot of the engine against the model's, and what was written since then."""
-        slots = {self.index[node]: slot for node, slot in step.slots.items()}
+        slots = {self.index[node]: slot for node, slot in step.slots.items()
+                 if slot is not PRESENT}
         assert slots.keys() == self.model.slots.keys()
         for node, (array, hold) in slots.items():
             modelled = self.model.slots[node]
@@ -378,6 +400,8 @@ class Run:
                 assert np.array_equal(tensor.grad.numpy(), expected[k])
             else:
                 assert tensor.grad is None
+        for leaf, grad in self.read.items():
+            assert np.array_equal(grad.numpy(), self.program.grad(leaf))
         for a, b in zip(self.borrowed, unchanged, strict=True):
             assert np.array_equal(a, b)
         assert counting.count == self.model.made - self.made_by_rules

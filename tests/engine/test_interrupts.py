@@ -262,7 +262,7 @@ class Collecting:
         self.lock.__exit__(*exception)
 
 
-@pytest.mark.parametrize("name", ["_claims", "_commits"])
+@pytest.mark.parametrize("name", ["_claims", "commits"])
 def test_a_finalizer_under_a_lock_of_the_engine_may_call_backward(name, within=60):
     found = []
     lock = Collecting(getattr(backward, name), lambda: found.append(backward_of(5.0)))
@@ -278,6 +278,7 @@ def test_a_backward_in_the_middle_of_a_commit_is_one_error(monkeypatch):
     """What it wrote would be written over."""
     x = backward_of(1.0, 2.0)
     right, total, caught = backward._added, x.sum(), []
+    assert x.grad.tolist() == [2.0, 4.0]  # read, so that it is added to at the end
 
     def added(fresh, present):
         with pytest.raises(gt.GradientError, match="the middle of another one's last") as error:

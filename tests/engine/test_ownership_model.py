@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import gtensor as gt
-from gtensor.engine import slots
+from gtensor.engine import slots, tensor
 from gtensor.engine.op import Op
 from gtensor.engine.slots import RawStep, Storage
 from gtensor.engine.taken import Takeable
@@ -38,7 +38,8 @@ def test_a_kept_graph_gives_the_same_gradients_twice(program: Program) -> None:
         root.backward(gt.asarray(run.borrowed[2]), retain_graph=keep)
     for k, grad in program.expected().items():
         if run.tensors[k].is_leaf:
-            assert np.array_equal(run.tensors[k].grad.numpy(), 3 * grad)
+            present = program.grad(k) if program.present[k] != "none" else 0
+            assert np.array_equal(run.tensors[k].grad.numpy(), 3 * (grad - present) + present)
 
 
 def plain_rule(run: Run, number: int, step: RawStep, g: np.ndarray) -> None:
@@ -110,6 +111,11 @@ def _kept_without_a_hold(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RawStep, "share", lambda step, slot: slot)
 
 
+def _added_to_what_was_read(patch: pytest.MonkeyPatch) -> None:
+    """Reading `.grad` leaves it to the walks."""
+    patch.setattr(tensor, "UNREAD", None)
+
+
 def _always_a_new_buffer(patch: pytest.MonkeyPatch) -> None:
     """Right numbers, wasted memory."""
     engine = RawStep._put
@@ -131,7 +137,11 @@ def _never_taken(patch: pytest.MonkeyPatch) -> None:
 
 FAULTS = [_never_held, _views_like_arrays, _hold_of_broadcast_ends, _leaving_releases_twice,
           _leaving_keeps_the_hold, _lent_like_given, _reused_while_shared, _kept_without_a_hold,
+<<<<<<< HEAD
           _always_a_new_buffer, _taken_while_read, _never_taken]
+=======
+          _added_to_what_was_read, _always_a_new_buffer]
+>>>>>>> 944f88f6 (A walk adds to a .grad of which no other code has a handle in place: accumulating peaks at one matrix)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.strip("_"))
@@ -144,7 +154,7 @@ def test_a_broken_engine_is_caught(fault: Callable[[pytest.MonkeyPatch], None]) 
 
     with pytest.MonkeyPatch.context() as patch:
         fault(patch)
-        with pytest.raises(AssertionError):
+        with pytest.raises((AssertionError, ValueError)):  # broadcast views are read-only
             compare()
 
 

@@ -14,7 +14,7 @@ import scipy.special
 from call_scopes import replaced
 
 from gtensor.backend.host import HostDevice
-from gtensor.engine import backward, bind, in_place, slots
+from gtensor.engine import backward, bind, in_place, slots, tensor
 from gtensor.engine.op import registry
 from gtensor.engine.slots import RawStep
 from gtensor.engine.storage import Storage
@@ -298,6 +298,38 @@ def rule_writes_upstream() -> Context:
 def grad_replaced() -> Context:
     """a second backward replaces `.grad`"""
     return patch.object(backward, "_added", lambda fresh, *others: fresh)
+
+
+def grad_forgotten() -> Context:
+    """a walk takes a leaf's `.grad` and starts with an empty slot"""
+    right = RawStep._take
+
+    def take(step: RawStep, node: Any) -> None:
+        if right(step, node) is not None:
+            del step.slots[node]
+    return patch.object(RawStep, "_take", take)
+
+
+def read_grad_added_to() -> Context:
+    """reading `.grad` leaves it to the walks"""
+    return patch.object(tensor, "UNREAD", None)
+
+
+def grad_not_put_back() -> Context:
+    """a walk that raises keeps the `.grad` that it has taken"""
+    return patch.object(backward, "_put_back", lambda step, error: None)
+
+
+def grad_left_with_its_leaf() -> Context:
+    """a walk adds to a `.grad` that the leaf still has"""
+    right = RawStep._take
+
+    def take(step: RawStep, node: Any) -> Any:
+        grad = node.grad
+        slot = right(step, node)
+        node.grad = grad
+        return slot
+    return patch.object(RawStep, "_take", take)
 
 
 # -- the graph -------------------------------------------------------------------------------------

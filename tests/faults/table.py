@@ -136,6 +136,7 @@ class Fault:
 
 _STATES = "engine.test_graph_states"
 _WALK = "engine.test_walk"
+_IN_PLACE = "engine.test_added_in_place"
 _CONTEXT = "nn.test_attention_context"
 _PLACES = "engine.test_places"
 _HIGHER = "engine.test_higher_order"
@@ -240,7 +241,16 @@ FAULTS = [
           ByTest(_WALK, "test_the_caller_keeps_his_gradient")),
     Fault("a rule only reads the caller's gradient", plants.rule_writes_upstream,
           ByOpcheck("tanh", "writes")),
-    Fault("gradients add up in `.grad`", plants.grad_replaced, ByOpcheck("exp", "accumulate")),
+    Fault("gradients add up in `.grad`", plants.grad_replaced,
+          ByTest(_IN_PLACE, "test_what_was_read_stays_and_costs_the_matrix_once")),
+    Fault("a walk adds to the `.grad` that it takes", plants.grad_forgotten,
+          ByOpcheck("exp", "accumulate")),
+    Fault("a `.grad` that was read is not written by a walk", plants.read_grad_added_to,
+          ByTest(_IN_PLACE, "test_what_was_read_stays_and_costs_the_matrix_once")),
+    Fault("a leaf has its `.grad` again after an error", plants.grad_not_put_back,
+          ByTest(_IN_PLACE, "test_under_debug_an_error_leaves_every_gradient_as_it_was")),
+    Fault("a leaf has no `.grad` while a walk adds to it", plants.grad_left_with_its_leaf,
+          ByTest(_IN_PLACE, "test_what_another_walk_stores_meanwhile_is_added", fails=False)),
     # the graph
     Fault("every in-place write increases the version", plants.version_not_counted,
           ByTest(_STATES, "test_an_overwritten_save_names_the_op_and_the_line")),

@@ -94,7 +94,7 @@ def free_in_a_child(lock) -> bool:
 def test_a_child_forked_in_the_middle_of_anything_has_all_locks_free():
     workspace, ordering = Workspace("cpu"), Ordering(lambda stream: None)
     for lock in (
-            tensor._first_fact, backward._claims, backward._commits, devices._lock,
+            tensor._first_fact, backward._claims, backward.commits, devices._lock,
             adaptors._chains, gt.random.generator().bit_generator.lock, workspace._lock,
             ordering._lock):
         assert free_in_a_child(lock)
