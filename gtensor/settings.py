@@ -31,9 +31,9 @@ def _flag(default: int | str, doc: str, choices: tuple[str, ...] = ()) -> Any:
 class Settings:
     """The flags and their defaults; `describe()` prints this table with the values in force."""
 
-    debug: int = _flag(0, "1: name the device, full tracebacks, check indices on a GPU; from "
-                           "import on 2: a line per op; 3: checksums of saved arrays, too; 4: the "
-                           "lines of code, too")
+    debug: int = _flag(0, "1: name the device, full tracebacks, check indices on a GPU, put every "
+                           ".grad back after an error; from import on 2: a line per op; 3: "
+                           "checksums of saved arrays, too; 4: the lines of code, too")
     arena_min_bytes: int = _flag(1048576, "CPU arrays from this size on come from the arena")
     arena_steps: int = _flag(0, "round blocks up to so many steps per power of two (0: granules)")
     arena_small_bytes: int = _flag(0, "CUDA blocks up to this size get segments of their own")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from gtensor.engine.levels import Level
 
-_retained = attrgetter("retain")
+_retained, _collector, _stored = map(attrgetter, ("retain", "collector", "stored"))
 _by_age = attrgetter("seq")
 _claims = RLock()
 free_at_forks(_claims)
@@ -48,17 +48,15 @@ def backward(
     if bus.listeners and scope.phase != "backward":
         with phase("backward"):
             return backward(root, grad, create_graph, keep, batched)
-    node = root_node(root, "backward()")
+    node = root._tracked_node("backward()")
     seed = _seed(root, node, grad, batched)
     records, leaves = _reached([node])
     kept = [*leaves, *filter(_retained, records)]
     if batched:
         _check_batched(kept, seed.shape[0], create_graph)
     step = _step(node, None, create_graph, batched)
-    for leaf in leaves:
-        if leaf.collector is not None:
-            step.collecting = _collecting(leaves, create_graph, batched)
-            break
+    if any(map(_collector, leaves)):
+        step.collecting = _collecting(leaves, create_graph, batched)
     if step.collecting is None:
         if type(step) is RawStep and not (bus.gradients or bus.leaves):
             step.add_in_place(leaves)
@@ -70,10 +68,11 @@ def backward(
             raise
     else:
         kept, grads = _collect([(node, seed)], records, kept, step, keep)
-    for node, stored in zip(kept, grads, strict=True):
-        if node.stored and stored is not None:
-            for hook in [*node.stored.values()]:
-                hook()
+    if any(map(_stored, kept)):
+        for node, stored in zip(kept, grads, strict=True):
+            if node.stored and stored is not None:
+                for hook in [*node.stored.values()]:
+                    hook()
 
 
 def _collect(
@@ -414,7 +413,7 @@ def _commit(
             for node, grad in zip(kept, grads, strict=True):
                 if grad is None:
                     continue
-                if isinstance(node.retain, Node):
+                if node.retain and isinstance(node.retain, Node):
                     node = node.retain
                 if recorded_walk:
                     # a recorded gradient may be shared: with the seed, or between two leaves
@@ -437,7 +436,7 @@ def _put_back(step: Any, error: BaseException) -> None:
     With what they had before, if there are copies; else a note to the error names the leaves.
     """
     added = []
-    for node, (grad, before) in step.taken.items():
+    for node, (grad, before) in step.adopted.items():
         if before is None:
             added.append(f"{node.shape} {node.dtype}")
         else:
@@ -448,7 +447,7 @@ def _put_back(step: Any, error: BaseException) -> None:
                 node.grad = grad
             elif other._array is not grad._array:  # another walk has stored one meanwhile
                 node.grad = _added(grad, other)
-    step.taken = {}  # a kept traceback would keep them alive
+    step.adopted = {}  # a kept traceback would keep them alive
     if added:
         error.add_note(f"the .grad of {len(added)} leaves has a part of this walk's gradient: of "
                        f"shape {', '.join(added)}; set it to None, or run with GTENSOR_DEBUG=1, "

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy
+from math import prod
 from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
@@ -66,7 +67,7 @@ class Step(Generic[V]):
     direct = True  # rules are called directly, without making a device current
     collecting: Collecting | None = None  # who takes the gradients of leaves during this walk
     # Of leaves: the `.grad` that this walk adds to in place, and a copy of it should the walk fail
-    taken: Mapping[Node, tuple[Tensor, Array | None]] = MappingProxyType({})
+    adopted: Mapping[Node, tuple[Tensor, Array | None]] = MappingProxyType({})
 
     if TYPE_CHECKING:  # the verbs, which each mode defines
 
@@ -175,7 +176,7 @@ class RawStep(Step["Array"]):
         Not where a hook is to see this walk's gradient alone, nor in a capture, whose replays would
         add again.
         """
-        self.taken, self.stored = {}, UNREAD
+        self.adopted, self.stored = {}, UNREAD
         for leaf in leaves:
             grad = leaf.grad
             if grad is not None and grad._storage is UNREAD and not leaf.hooks and (
@@ -298,8 +299,8 @@ class RawStep(Step["Array"]):
     def into(
         self, i: int, wide: bool = False, dtype: np.dtype | None = None
     ) -> tuple[Array | None, float]:
-        """(buffer, 1.0) to accumulate into. When input i has no gradient yet, (None, 0.0), or
-        (buffer, 0.0), which is to be overwritten: that of its collector.
+        """(buffer, 1.0) to accumulate into. When input i has no gradient yet, or a leaf only a
+        small `.grad`, (None, 0.0), or (buffer, 0.0), which is to be overwritten: its collector's.
 
         The parameter of a cast has another dtype than the op. Its buffer is given only to a rule
         that asks for a `wide` one, and then a new one, too."""
@@ -312,7 +313,9 @@ class RawStep(Step["Array"]):
             return None, 0.0
         slot = self.slots.get(node)
         if slot is PRESENT:
-            slot = self._take(node)
+            if self.direct and not cast and prod(node.shape) < settings.tile_elements:
+                return None, 0.0  # a sum is quicker than a product that adds
+            slot = self._adopt(node)
         if slot is None:
             place = None if self.collecting is None else self._placed(node)
             if cast and place is None:
@@ -325,7 +328,7 @@ class RawStep(Step["Array"]):
         self.slots[node] = array, None
         return array, 1.0
 
-    def _take(self, node: Node) -> Slot | None:
+    def _adopt(self, node: Node) -> Slot | None:
         """A leaf's `.grad`, in its slot from now on; None if other code has a handle of it by now.
 
         While the walk runs the leaf has no `.grad`; that of another walk is added at the end.
@@ -336,7 +339,7 @@ class RawStep(Step["Array"]):
             if grad is None or grad._storage is not UNREAD:
                 return None
             before = node.device.copy(grad._array, label="gradient") if settings.debug else None
-            self.taken[node] = grad, before  # type: ignore[index]
+            self.adopted[node] = grad, before  # type: ignore[index]
             node.grad = None
         slot = self.slots[node] = grad._array, None
         return slot
@@ -430,7 +433,7 @@ class RawStep(Step["Array"]):
         slots = self.slots
         slot = slots.get(node)
         if slot is PRESENT:
-            slot = self._take(node)
+            slot = self._adopt(node)
         if slot is None:
             slots[node] = a, hold
             return

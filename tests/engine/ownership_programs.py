@@ -25,6 +25,7 @@ from gtensor.engine.tensor import wrap
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "ownership.md"
 ROW, MATRIX = (4,), (3, 4)
+TILE = 8  # elements
 
 
 def load_model() -> SimpleNamespace:
@@ -195,7 +196,7 @@ class Run:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.model = MODEL.Walk(program.shapes)
+        self.model = MODEL.Walk(program.shapes, TILE)
         self.numbers: dict[int, int] = {}  # id of a real buffer -> its number in the model
         self.alive: list[np.ndarray] = []  # the real buffers, so that no id is used twice
         self.before: dict[int, np.ndarray] = {}  # number -> contents when last looked at
@@ -389,7 +390,8 @@ class Run:
 
         device = get_device("cpu")
         counting = Counting(device.resource)
-        with pytest.MonkeyPatch.context() as patch, gt.settings.override(arena_min_bytes=0):
+        with pytest.MonkeyPatch.context() as patch, gt.settings.override(
+                arena_min_bytes=0, tile_elements=TILE):
             patch.setattr(RawStep, "result", result)
             patch.setattr(device, "resource", counting)
             self.tensors[-1].backward(seed)

@@ -62,9 +62,10 @@ def test_what_was_read_stays_and_costs_the_matrix_once() -> None:
     np.testing.assert_allclose(w.grad.numpy(), 3 * before, rtol=1e-5)
 
 
+@pytest.mark.parametrize("tile", [1, 32768], ids=["a product that adds", "a sum"])
 @pytest.mark.parametrize("dtype", [gt.float32, gt.float16, gt.bfloat16])
-def test_values_are_those_of_a_sum_within_one_rounding(dtype: Any) -> None:
-    """Each leaf gets one gradient in each walk: the weight's by a GEMM, the bias's by a sum."""
+def test_values_are_those_of_a_sum_within_one_rounding(dtype: Any, tile: int) -> None:
+    """Each leaf gets one gradient in each walk."""
     x = gt.tensor(RNG.standard_normal((5, 6)), dtype=dtype)
     w, b = leaf(6, 7, dtype=dtype), leaf(7, dtype=dtype)
     seeds = [gt.tensor(RNG.standard_normal((5, 7)), dtype=dtype) for _ in range(2)]
@@ -73,15 +74,16 @@ def test_values_are_those_of_a_sum_within_one_rounding(dtype: Any) -> None:
         (x @ w + b).backward(seed)
         alone.append([p.grad.numpy() for p in (w, b)])
         w.grad = b.grad = None
-    for seed in seeds:
-        (x @ w + b).backward(seed)
+    with gt.settings.override(tile_elements=tile):
+        for seed in seeds:
+            (x @ w + b).backward(seed)
     for p, first, second in zip((w, b), *alone, strict=True):
         wanted = (second + first).astype(np.float64)
         found = p.grad.numpy()
         size = np.maximum(abs(first.astype(np.float64)), abs(second.astype(np.float64)))
         rounding = float(gt.finfo(dtype).eps) * np.maximum(size, abs(wanted))
         assert (abs(found.astype(np.float64) - wanted) <= rounding).all()
-        if p is b:
+        if p is b or tile > 1:
             np.testing.assert_array_equal(found, second + first)
 
 

@@ -53,7 +53,7 @@ def plain_rule(run: Run, number: int, step: RawStep, g: np.ndarray) -> None:
 
 def test_the_model_is_short_and_independent() -> None:
     text = DOCUMENT.read_text().split("```python")[1].split("```")[0]
-    assert len(text.splitlines()) <= 165
+    assert len(text.splitlines()) <= 170
     assert "gtensor" not in text
     assert text.count("import") == 1
 

@@ -302,12 +302,12 @@ def grad_replaced() -> Context:
 
 def grad_forgotten() -> Context:
     """a walk takes a leaf's `.grad` and starts with an empty slot"""
-    right = RawStep._take
+    right = RawStep._adopt
 
-    def take(step: RawStep, node: Any) -> None:
+    def adopt(step: RawStep, node: Any) -> None:
         if right(step, node) is not None:
             del step.slots[node]
-    return patch.object(RawStep, "_take", take)
+    return patch.object(RawStep, "_adopt", adopt)
 
 
 def read_grad_added_to() -> Context:
@@ -322,14 +322,14 @@ def grad_not_put_back() -> Context:
 
 def grad_left_with_its_leaf() -> Context:
     """a walk adds to a `.grad` that the leaf still has"""
-    right = RawStep._take
+    right = RawStep._adopt
 
-    def take(step: RawStep, node: Any) -> Any:
+    def adopt(step: RawStep, node: Any) -> Any:
         grad = node.grad
         slot = right(step, node)
         node.grad = grad
         return slot
-    return patch.object(RawStep, "_take", take)
+    return patch.object(RawStep, "_adopt", adopt)
 
 
 # -- the graph -------------------------------------------------------------------------------------
