@@ -53,7 +53,7 @@ def plain_rule(run: Run, number: int, step: RawStep, g: np.ndarray) -> None:
 
 def test_the_model_is_short_and_independent() -> None:
     text = DOCUMENT.read_text().split("```python")[1].split("```")[0]
-    assert len(text.splitlines()) <= 170
+    assert len(text.splitlines()) <= 175
     assert "gtensor" not in text
     assert text.count("import") == 1
 
@@ -137,16 +137,12 @@ def _never_taken(patch: pytest.MonkeyPatch) -> None:
 
 FAULTS = [_never_held, _views_like_arrays, _hold_of_broadcast_ends, _leaving_releases_twice,
           _leaving_keeps_the_hold, _lent_like_given, _reused_while_shared, _kept_without_a_hold,
-<<<<<<< HEAD
-          _always_a_new_buffer, _taken_while_read, _never_taken]
-=======
-          _added_to_what_was_read, _always_a_new_buffer]
->>>>>>> 944f88f6 (A walk adds to a .grad of which no other code has a handle in place: accumulating peaks at one matrix)
+          _added_to_what_was_read, _always_a_new_buffer, _taken_while_read, _never_taken]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.strip("_"))
 def test_a_broken_engine_is_caught(fault: Callable[[pytest.MonkeyPatch], None]) -> None:
-    @settings(RELAXED, max_examples=300, derandomize=True, database=None,
+    @settings(RELAXED, max_examples=1000, derandomize=True, database=None,
               phases=[Phase.generate], report_multiple_bugs=False)
     @given(programs())
     def compare(program: Program) -> None:
