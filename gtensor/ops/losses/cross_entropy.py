@@ -588,7 +588,8 @@ def cross_entropy(
     """Cross entropy of logits and class indices, or probabilities; no probabilities are kept.
 
     Args:
-        input: logits (N, C), (N, C, d1, ...) or (C,). They are saved, with two numbers per row.
+        input: logits (N, C), (N, C, d1, ...) or (C,). They are saved, with two numbers per row; if
+            nothing else reads them by then, `backward()` writes their gradient over them.
         target: integers (N,), (N, d1, ...) or (), in [0, C) or ignore_index (on a GPU the range is
             not checked, since that would wait, and the loss is NaN; GTENSOR_DEBUG=1 checks it); or
             probabilities of the input's shape, which are saved, too, and have a gradient.
