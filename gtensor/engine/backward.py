@@ -437,16 +437,17 @@ def _put_back(step: Any, error: BaseException) -> None:
     """
     added = []
     for node, (grad, before) in step.adopted.items():
-        if before is None:
-            added.append(f"{node.shape} {node.dtype}")
-        else:
-            run_aside("gradient", node.device, node.device.xp.copyto, grad._array, before)
         with commits:
-            other = node.grad
-            if other is None:
-                node.grad = grad
-            elif other._array is not grad._array:  # another walk has stored one meanwhile
-                node.grad = _added(grad, other)
+            present = node.grad
+            if present is not None and present is not grad and present._array is grad._array:
+                continue  # an interrupt came when all was stored
+            if before is not None:
+                run_aside("gradient", node.device, node.device.xp.copyto, grad._array, before)
+            else:
+                added.append(f"{node.shape} {node.dtype}")
+            if present is not None and present is not grad:  # another walk has stored one meanwhile
+                grad = _added(grad, present)
+            node.grad = grad
     step.adopted = {}  # a kept traceback would keep them alive
     if added:
         error.add_note(f"the .grad of {len(added)} leaves has a part of this walk's gradient: of "

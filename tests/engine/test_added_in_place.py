@@ -6,16 +6,19 @@ What the walk does to its buffers is compared with the model of docs/ownership.m
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
+from memory.interrupts import interrupt_after
 from usage import PYTHON, SIDE, UNIT, measure
 
 import gtensor as gt
 from gtensor.backend.layouts import address
+from gtensor.engine.context import record_ops
 from gtensor.engine.op import Op
 from gtensor.engine.storage import UNREAD
 from gtensor.nn import functional as F
@@ -172,6 +175,24 @@ def test_under_debug_an_error_leaves_every_gradient_as_it_was() -> None:
         for p in (w, first):
             assert p.grad is not None
             np.testing.assert_array_equal(p.grad.numpy(), np.full(p.shape, 2.0))
+
+
+@pytest.mark.parametrize("debug", [0, 1])
+def test_an_interrupt_leaves_every_leaf_a_gradient(debug: int) -> None:
+    """With copies all of them are those before the walk, or all are those after it."""
+    seen = set()
+    with gt.settings.override(debug=debug):
+        for place in itertools.count(1):
+            leaves = [gt.ones((2, 2), requires_grad=True) for _ in range(2)]
+            (leaves[0] * leaves[1]).sum().backward()
+            more = interrupt_after(place, (leaves[0] * leaves[1]).sum().backward)
+            record_ops(True)
+            found = [p.grad for p in leaves]
+            assert None not in [grad if grad is None else True for grad in found]
+            seen.add(tuple([grad.numpy().tolist()[0][0] for grad in found if grad is not None]))
+            if not more:
+                break
+    assert seen == {(1.0, 1.0), (2.0, 2.0)} if debug else seen >= {(1.0, 1.0), (2.0, 2.0)}
 
 
 @pytest.mark.parametrize("fails", [False, True])
