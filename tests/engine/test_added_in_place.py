@@ -50,6 +50,20 @@ def test_a_step_that_accumulates_needs_no_second_matrix() -> None:
     assert stored(w)._storage is UNREAD
 
 
+@pytest.mark.gpu
+def test_on_cuda_it_needs_none_either() -> None:
+    x = gt.ones((8, SIDE), device="cuda")
+    w = gt.ones((SIDE, SIDE), device="cuda", requires_grad=True)
+    for _ in range(2):
+        (x @ w).sum().backward()
+    place, before = place_of(w), gt.memory.stats("cuda").allocated
+    gt.memory.reset_peak("cuda")
+    (x @ w).sum().backward()
+    assert gt.memory.stats("cuda").peak_allocated - before < UNIT // 4
+    assert place_of(w) == place
+    np.testing.assert_array_equal(w.grad.numpy(), np.full((SIDE, SIDE), 24.0))
+
+
 def test_what_was_read_stays_and_costs_the_matrix_once() -> None:
     x, w = gt.tensor(RNG.standard_normal((8, SIDE)), dtype=gt.float32), leaf(SIDE, SIDE)
     (x @ w).sum().backward()
