@@ -57,6 +57,18 @@ CONSTANTS = {
         "FlashAttention-2: 12.9 GFLOP"),
     "attention backward": Constant(
         179e12, 179e12, 56e12, "FLOP/s", "the same: 180 us for 2.5 times the work"),
+    "attention tf32": Constant(
+        129e12, 129e12, 40e12, "FLOP/s", "half of `attention`, as `tf32` of `half`"),
+    "attention tf32 backward": Constant(
+        90e12, 90e12, 28e12, "FLOP/s", "half of `attention backward`"),
+    "attention float32": Constant(
+        33e12, 33e12, 9.7e12, "FLOP/s",
+        "assumed: two thirds of `single`: a load of 16 bytes from shared memory, which takes up to "
+        "4 cycles of a multiprocessor, for 11 products, which take 3"),
+    "attention float32 backward": Constant(
+        18e12, 18e12, 5.2e12, "FLOP/s",
+        "assumed: half of `single`, as a load is for 8 products; of seven products two are made "
+        "twice, which `flops` does not count"),
     "multiprocessors": Constant(
         132, 132, 108, "", "NVIDIA, H100 Tensor Core GPU Architecture: SXM5; A100: its own"),
     "clock": Constant(

@@ -137,7 +137,7 @@ class Recorder:
         self._flops(event, mine)
 
     def _flops(self, event: Any, works: list[Work]) -> None:
-        """Kernels of tensor cores have the FLOPs that their op declares, in equal parts."""
+        """Kernels of attention have the FLOPs that their op declares, in equal parts."""
         matrix = [work for work in works if work.rate]
         if not matrix or not callable(event.op.flops):
             return
@@ -180,9 +180,10 @@ class Recorder:
                         inputs=moved.inputs, aligned=moved.aligned)
         code = self._code(launch)
         work = kernel_work(launch, self._texts.get(launch.module, ""), code, self._arguments)
-        if code is not None and code.matrix:
-            backward = self._phase == "backward"
-            work.rate = "attention backward" if backward else "attention"
+        single = launch.name.startswith("attention_") and launch.name.endswith("<float>")
+        if code is not None and (code.matrix or single):
+            kind = "" if not single else " tf32" if code.matrix else " float32"
+            work.rate = f"attention{kind}" + " backward" * (self._phase == "backward")
         return work
 
     def _code(self, launch: Launch) -> Code | None:
