@@ -1,485 +1,12 @@
-// Attention backward on tensor cores: the gradients of q, k and v, in two launches.
+// Attention backward of halves on tensor cores: attention_backward.cuh says how. A block has 128
+// rows, a warp for up to 64 features 32 of them (keys with `terms`: 16), for more 16; 32 pass at a
+// time.
 // Needs sm_80. Types: __half, __nv_bfloat16.
-//
-// With scores s = scale * q @ k.T, weights p = softmax(s), arrived gradients g of out = p @ v:
-//   dv = p.T @ g;  ds = p * (g @ v.T - delta), delta = sum(g * out);  dq = scale * ds @ k;
-//   dk = scale * ds.T @ q
-// The weights are computed again from the scores and two numbers that forward saved of each query:
-// `largest`, and `totals`, the sum of exponentials relative to it.
-//   attention_backward_queries   a block has 128 queries, keys and values pass it: dq, and of each
-//                                query the logarithm of its sum (of powers of two), and delta
-//   attention_backward_keys      then a block has 128 keys, queries pass it: dk and dv. Matrices
-//                                that share keys and values are added up in their order.
-// Both skip what a causal mask hides. Each sum has one order: no atomics.
-//
-// With a mask or dropout, the kernels with `terms`: as in attention.cu; g @ v.T and the weights of
-// dv are multiplied by what dropout multiplied.
-//
-// Layout: as in attention.cu; g and dv as out and v, dq and dk as q and k. gt_attention_gradients
-// says where they lie. largest, totals (..., queries). numbers: of each matrix two for each query,
-// up to whole blocks of 128 queries; three with `terms`.
-// A warp has D = 64: 32, D = 128: 16 rows (keys with `terms`: 16) of the block's tile, as many as
-// its sums leave registers for. What passes comes through two stages of shared memory, 32 rows at
-// a time, the last ones first. Sums are float32; weights and ds are rounded to T before they
-// multiply.
-// Traffic: what a block has once; what passes once for each block (from L2, where it fits).
-// Source: Dao, "FlashAttention-2", 2023.
-#include "attention.cuh"
+#include "attention_backward.cuh"
 #include "mma.cuh"
-#include "pack.cuh"
 
-struct gt_attention_gradient_axis {
-  gt_index length, q, k, v, out, g, saved, dq, dk, dv;  // strides in elements; largest is `saved`
-};
-
-// `_GRADIENT_SPACE` in gtensor/ops/attention/fused.py repeats it. Of `rows` the length is that of
-// queries. Keys and values repeat along the first leading axes, over `repeats` matrices.
-struct gt_attention_gradients {
-  gt_attention_gradient_axis lead[GT_LEAD_AXES], rows;  // innermost first; those left over: 1
-  gt_index matrices, repeats, keys, features, value_features, causal;
-};
-
-// The begin of a matrix in each array.
-struct gt_attention_place {
-  gt_index q = 0, k = 0, v = 0, out = 0, g = 0, saved = 0, dq = 0, dk = 0, dv = 0;
-
-  __device__ gt_attention_place(const gt_attention_gradients &space, unsigned matrix) {
-#pragma unroll
-    for (int axis = 0; axis < GT_LEAD_AXES; ++axis) {
-      const gt_attention_gradient_axis &lead = space.lead[axis];
-      const unsigned length = static_cast<unsigned>(lead.length);
-      const gt_index at = matrix % length;
-      matrix /= length;
-      q += at * lead.q, k += at * lead.k, v += at * lead.v, out += at * lead.out;
-      g += at * lead.g, saved += at * lead.saved;
-      dq += at * lead.dq, dk += at * lead.dk, dv += at * lead.dv;
-    }
-  }
-};
-
-// M: a warp has 16 * M rows.
 template <typename T, int D, int M, typename Terms>
-class gt_attention_backward {
-  static constexpr int owned = 128, passing = 32;  // rows of a tile
-  static constexpr int threads = owned / M * 2, pieces = D / 8, warp_rows = 16 * M;
-
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  // Where piece 0 of a lane's row of a fragment lies in a tile: of rows that pass, of those that
-  // are transposed, of the warp's own ones.
-  const int plain = (lane % 8 + lane / 16 * 8) * D + (lane % 8 ^ lane / 8 % 2) * 8;
-  const int transposed = lane % 16 * D + (lane % 8 ^ lane / 16) * 8;
-  const int own = transposed + warp * warp_rows * D;
-
-  typedef typename Terms::numbers query_numbers;
-  struct alignas(Terms::present ? 8 : 16) two_queries {
-    query_numbers of[2];
-  };
-  typedef float tile_sums[M][passing / 8][4];  // warp_rows x passing
-  typedef float own_sums[M][pieces][4];        // warp_rows x D
-
-  // The piece `piece`, which is even, of the row whose piece 0 is given: as gt_piece, at less cost.
-  static __device__ const T *even_piece(const T *tile, int zero, int piece) {
-    return tile + (zero ^ piece % 8 * 8) + piece / 8 * 64;
-  }
-
-  // Features i * 16 .. + 15 of the warp's rows of a tile.
-  __device__ void load_own(unsigned (&a)[M][4], const T *tile, int i) const {
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-      gt_load_fragment(a[m], even_piece(tile, own, i * 2) + m * 16 * D);
-  }
-
-  // sums += a @ tile.T, for features i * 16 .. + 15.
-  __device__ void add_products(tile_sums &sums, const unsigned (&a)[M][4], const T *tile,
-                               int i) const {
-#pragma unroll
-    for (int n = 0; n < passing / 8; n += 2) {
-      unsigned b[4];  // rows n * 8 .. + 15 of the tile
-      gt_load_fragment(b, even_piece(tile, plain, i * 2) + n * 8 * D);
-#pragma unroll
-      for (int m = 0; m < M; ++m) {
-        gt_multiply<T>(sums[m][n], a[m], b[0], b[1]);
-        gt_multiply<T>(sums[m][n + 1], a[m], b[2], b[3]);
-      }
-    }
-  }
-
-  // sums += factors @ tile.
-  __device__ void add_mixed(own_sums &sums, const tile_sums &factors, const T *tile) const {
-#pragma unroll
-    for (int i = 0; i < passing / 16; ++i) {
-      unsigned a[M][4];
-#pragma unroll
-      for (int m = 0; m < M; ++m)
-#pragma unroll
-        for (int part = 0; part < 4; ++part)
-          a[m][part] = gt_two<T>(factors[m][2 * i + part / 2][part % 2 * 2],
-                                 factors[m][2 * i + part / 2][part % 2 * 2 + 1]);
-#pragma unroll
-      for (int n = 0; n < pieces; n += 2) {
-        unsigned b[4];  // rows i * 16 .. + 15, features n * 8 .. + 15
-        gt_load_fragment_transposed(b, even_piece(tile, transposed, n) + i * 16 * D);
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          gt_multiply<T>(sums[m][n], a[m], b[0], b[1]);
-          gt_multiply<T>(sums[m][n + 1], a[m], b[2], b[3]);
-        }
-      }
-    }
-  }
-
-  static __device__ float gradient_scale(double scale) {
-    return static_cast<float>(Terms::present ? scale : scale * 0.693147180559945309);
-  }
-
-  // Writes the warp's first `count` rows of sums * factor, by its own rows of a tile, so that 16
-  // bytes are written at once. A barrier has to lie behind the last load of these rows.
-  __device__ void store(const own_sums &sums, float factor, T *tile, T *to, gt_index step,
-                        int count, int features) const {
-    T *const own_rows = tile + warp * warp_rows * D;
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-      for (int n = 0; n < pieces; ++n)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          *reinterpret_cast<unsigned *>(
-              gt_piece(own_rows + (m * 16 + lane / 4 + half * 8) * D, lane / 4, n) +
-              lane % 4 * 2) =
-              gt_two<T>(sums[m][n][2 * half] * factor, sums[m][n][2 * half + 1] * factor);
-    __syncwarp();  // its rows are there
-#pragma unroll
-    for (int i = 0; i < warp_rows * pieces / 32; ++i) {
-      const int at = (i * 32 + lane) / pieces, piece = lane % pieces;
-      if (at < count && piece * 8 < features)
-        *reinterpret_cast<uint4 *>(to + at * step + piece * 8) =
-            *reinterpret_cast<const uint4 *>(gt_piece(own_rows + at * D, at % 8, piece));
-    }
-  }
-
- public:
-  // bytes of dynamic shared memory: `gradient_plan` in gtensor/ops/attention/fused.py repeats it
-  __device__ void queries(const T *q, const T *k, const T *v, const T *out, const T *g,
-                          const float *largest, const float *totals, float *numbers, T *dq,
-                          const gt_attention_gradients &space, double scale, Terms terms) const {
-    extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ query_numbers own_numbers[owned];
-    __shared__ gt_index dq_begin;  // of the matrix; shared, as registers are scarce
-    T *const query_tile = reinterpret_cast<T *>(memory);
-    T *const arrived_tile = query_tile + owned * D;
-    T *const key_tiles = arrived_tile + owned * D;
-    T *const value_tiles = key_tiles + 2 * passing * D;
-
-    // The blocks of a causal mask with the most keys first.
-    const unsigned matrices = static_cast<unsigned>(space.matrices);
-    const unsigned matrix = blockIdx.x % matrices, blocks = gridDim.x / matrices;
-    const int first = (blocks - 1 - blockIdx.x / matrices) * owned;
-    const int begin = first + warp * warp_rows;  // of the warp
-    const gt_attention_place place(space, matrix);
-    if (threadIdx.x == 0) dq_begin = place.dq;
-    if constexpr (Terms::present) terms.enter(matrix);
-    q += place.q, k += place.k, v += place.v, out += place.out, g += place.g;
-    const int query_count = static_cast<int>(space.rows.length);
-    const int key_count = static_cast<int>(space.keys);
-    const bool causal = space.causal != 0;
-    const int features = static_cast<int>(space.features);
-    const int value_features = static_cast<int>(space.value_features);
-
-    const float power_scale = static_cast<float>(scale), infinity = gt_infinity<float>();
-
-    gt_copies copies;
-    gt_tile_rows<T, D, owned, threads>(q, space.rows.q, first, features)
-        .fetch(copies, query_tile, query_count - first);
-    gt_tile_rows<T, D, owned, threads>(g, space.rows.g, first, value_features)
-        .fetch(copies, arrived_tile, query_count - first);
-    copies.commit();
-    // The tiles of keys that the block sees, from the last one down.
-    int step =
-        ((causal ? min(key_count, first + owned) : key_count) + passing - 1) / passing - 1;
-    gt_tile_rows<T, D, passing, threads> key_rows(k, space.rows.k, step * passing, features);
-    gt_tile_rows<T, D, passing, threads> value_rows(v, space.rows.v, step * passing,
-                                                    value_features);
-    key_rows.fetch(copies, key_tiles, key_count - step * passing);
-    value_rows.fetch(copies, value_tiles, key_count - step * passing);
-    copies.commit();
-
-    // delta, 8 features at a time, of the warp's rows.
-#pragma unroll
-    for (int i = 0; i < warp_rows * pieces / 32; ++i) {
-      const int at = warp * warp_rows + (i * 32 + lane) / pieces, piece = lane % pieces;
-      const int row = first + at;
-      float delta = 0;
-      if (row < query_count && piece * 8 < value_features) {
-        const gt_pack<T, 8> x = gt_load<8>(out + row * space.rows.out + piece * 8);
-        const gt_pack<T, 8> y = gt_load<8>(g + row * space.rows.g + piece * 8);
-#pragma unroll
-        for (int w = 0; w < 8; ++w) delta = fmaf(gt_up(x.values[w]), gt_up(y.values[w]), delta);
-      }
-#pragma unroll
-      for (int other = 1; other < pieces; other *= 2)
-        delta += __shfl_xor_sync(0xffffffffu, delta, other);
-      if (piece == 0) {
-        query_numbers known = {};
-        known.delta = delta;
-        if (row < query_count) {
-          const gt_index saved = place.saved + row * space.rows.saved;
-          if constexpr (Terms::present)
-            known.log = log2f(totals[saved]), known.largest = largest[saved];
-          else
-            known.log = fmaf(largest[saved], 1.44269504088896341f, log2f(totals[saved]));
-        }
-        own_numbers[at] = known;
-        const gt_index padded = (static_cast<gt_index>(matrix) * blocks) * owned + row;
-        reinterpret_cast<query_numbers *>(numbers)[padded] = known;
-      }
-    }
-    if (!dq) {
-      copies.wait<0>();
-      return;
-    }
-
-    copies.wait<1>();
-    __syncthreads();  // queries and what arrived are there
-    constexpr int kept = M == 1 ? D / 16 : 0;  // of what arrived, as registers allow
-    unsigned query[D / 16][M][4], arrived[kept + 1][M][4];
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) load_own(query[i], query_tile, i);
-#pragma unroll
-    for (int i = 0; i < kept; ++i) load_own(arrived[i], arrived_tile, i);
-    // A lane has 2 * M rows, each eight further on than the one before.
-    query_numbers known[M][2];
-#pragma unroll
-    for (int m = 0; m < M; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        known[m][half] = own_numbers[warp * warp_rows + m * 16 + lane / 4 + half * 8];
-
-    const int edge = causal ? begin + 1 : key_count;  // behind the keys that `begin` sees
-    own_sums sums = {};
-    for (int stage = 0; step >= 0; --step, stage ^= 1) {
-      copies.wait<0>();
-      __syncthreads();  // the keys and values are there; those before them are read no more
-      if (step > 0) {
-        key_rows.fetch(copies, key_tiles + (stage ^ 1) * passing * D);
-        value_rows.fetch(copies, value_tiles + (stage ^ 1) * passing * D);
-      }
-      copies.commit();
-      const int origin = step * passing;
-      if (origin >= edge + warp_rows - 1) continue;  // the warp sees none
-
-      const T *const key_tile = key_tiles + stage * passing * D;
-      const T *const value_tile = value_tiles + stage * passing * D;
-      tile_sums scores = {}, changes = {};
-#pragma unroll
-      for (int i = 0; i < D / 16; ++i) {
-        add_products(scores, query[i], key_tile, i);
-        if (i >= kept) load_own(arrived[kept], arrived_tile, i);
-        add_products(changes, arrived[min(i, kept)], value_tile, i);
-      }
-
-      if constexpr (Terms::present)
-#pragma unroll
-        for (int m = 0; m < M; ++m)
-#pragma unroll
-          for (int n = 0; n < passing / 8; ++n)
-#pragma unroll
-            for (int e = 0; e < 4; ++e)
-              scores[m][n][e] =
-                  terms.score(scores[m][n][e], power_scale, begin + lane / 4 + m * 16 + e / 2 * 8,
-                              origin + n * 8 + lane % 4 * 2 + e % 2);
-      if (origin + passing > min(key_count, edge)) {
-#pragma unroll
-        for (int m = 0; m < M; ++m)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            // How many keys of the tile this row sees, from the lane's first one on.
-            const int seen =
-                min(key_count, edge + lane / 4 + m * 16 + half * 8) - origin - lane % 4 * 2;
-#pragma unroll
-            for (int n = 0; n < passing / 8; ++n)
-#pragma unroll
-              for (int e = 2 * half; e < 2 * half + 2; ++e)
-                if (n * 8 + e % 2 >= seen) scores[m][n][e] = -infinity;
-          }
-      }
-      if constexpr (Terms::present)
-        if (terms.dropout.threshold) {
-          // A quad of lanes has eight keys of a row: each lane draws for a quarter of them.
-          unsigned drawn = 0;
-#pragma unroll 1
-          for (int i = 0; i < 2 * M; ++i)
-            drawn |= terms.kept(begin + lane / 4 + i * 8, origin / 8 + lane % 4) << i * 8;
-#pragma unroll
-          for (int n = 0; n < passing / 8; ++n) {
-            const unsigned kept = __shfl_sync(0xffffffffu, drawn, n, 4);
-#pragma unroll
-            for (int m = 0; m < M; ++m)
-#pragma unroll
-              for (int e = 0; e < 4; ++e)
-                changes[m][n][e] *=
-                    terms.factor(kept, m * 16 + e / 2 * 8 + lane % 4 * 2 + e % 2);
-          }
-        }
-#pragma unroll
-      for (int m = 0; m < M; ++m)
-#pragma unroll
-        for (int n = 0; n < passing / 8; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e)
-            changes[m][n][e] = known[m][e / 2].weight(scores[m][n][e], power_scale) *
-                               (changes[m][n][e] - known[m][e / 2].delta);
-      add_mixed(sums, changes, key_tile);
-    }
-    store(sums, gradient_scale(scale), query_tile,
-          dq + dq_begin + begin * space.rows.dq, space.rows.dq, query_count - begin, features);
-  }
-
-  __device__ void keys(const T *q, const T *k, const T *v, const T *g, const float *numbers, T *dk,
-                       T *dv, const gt_attention_gradients &space, double scale,
-                       Terms terms) const {
-    extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ __align__(16) two_queries passing_numbers[2][passing / 2];
-    constexpr int numbers_pieces = sizeof passing_numbers[0] / 16;
-    T *const key_tile = reinterpret_cast<T *>(memory);
-    T *const value_tile = key_tile + owned * D;
-    T *const query_tiles = value_tile + owned * D;
-    T *const arrived_tiles = query_tiles + 2 * passing * D;
-
-    // The blocks of a causal mask that the most queries see first.
-    const unsigned repeats = static_cast<unsigned>(space.repeats);
-    const unsigned shared = static_cast<unsigned>(space.matrices) / repeats;
-    const unsigned matrix = blockIdx.x % shared * repeats;
-    const int first = blockIdx.x / shared * owned;
-    const int begin = first + warp * warp_rows;  // of the warp
-    const int query_count = static_cast<int>(space.rows.length);
-    const int key_count = static_cast<int>(space.keys);
-    const bool causal = space.causal != 0;
-    const int features = static_cast<int>(space.features);
-    const int value_features = static_cast<int>(space.value_features);
-    const int padded = (query_count + owned - 1) / owned * owned;
-
-    gt_copies copies;
-    const gt_attention_place shared_place(space, matrix);
-    gt_tile_rows<T, D, owned, threads>(k + shared_place.k, space.rows.k, first, features)
-        .fetch(copies, key_tile, key_count - first);
-    gt_tile_rows<T, D, owned, threads>(v + shared_place.v, space.rows.v, first, value_features)
-        .fetch(copies, value_tile, key_count - first);
-
-    const float power_scale = static_cast<float>(scale), infinity = gt_infinity<float>();
-    own_sums key_sums = {}, value_sums = {};
-    int stage = 0;
-    for (unsigned repeat = 0; repeat < repeats; ++repeat) {
-      // The tiles of queries that see the block, from the last one down.
-      const gt_attention_place place(space, matrix + repeat);
-      const float4 *known =
-          reinterpret_cast<const float4 *>(numbers) +
-          static_cast<gt_index>(matrix + repeat) * (padded / passing * numbers_pieces);
-      if constexpr (Terms::present) terms.enter(matrix + repeat);
-      const int last = (query_count + passing - 1) / passing - 1;
-      const int end = causal ? first / passing : 0;
-      gt_tile_rows<T, D, passing, threads> query_rows(q + place.q, space.rows.q, last * passing,
-                                                      features);
-      gt_tile_rows<T, D, passing, threads> arrived_rows(g + place.g, space.rows.g, last * passing,
-                                                        value_features);
-      const auto fetch = [&](int step, int into, int left) {
-        query_rows.fetch(copies, query_tiles + into * passing * D, left);
-        arrived_rows.fetch(copies, arrived_tiles + into * passing * D, left);
-        if (threadIdx.x < numbers_pieces)
-          copies.issue(reinterpret_cast<float4 *>(passing_numbers[into]) + threadIdx.x,
-                       known + step * numbers_pieces + threadIdx.x);
-      };
-      if (last >= end) fetch(last, stage, query_count - last * passing);
-      copies.commit();
-
-      for (int step = last; step >= end; --step, stage ^= 1) {
-        copies.wait<0>();
-        __syncthreads();  // the queries are there; those before them are read no more
-        if (step > end) fetch(step - 1, stage ^ 1, passing);
-        copies.commit();
-        const int origin = step * passing;
-        if (causal && origin + passing <= begin) continue;  // no query sees the warp's keys
-
-        const T *const query_tile = query_tiles + stage * passing * D;
-        const T *const arrived_tile = arrived_tiles + stage * passing * D;
-        tile_sums weights = {}, changes = {};  // a row is a key
-#pragma unroll
-        for (int i = 0; i < D / 16; ++i) {
-          unsigned a[M][4];
-          load_own(a, key_tile, i);
-          add_products(weights, a, query_tile, i);
-          load_own(a, value_tile, i);
-          add_products(changes, a, arrived_tile, i);
-        }
-
-        if (causal && origin < begin + warp_rows - 1) {
-          // How many queries of the tile do not see the lane's first key, from its first one on.
-          const int hidden = begin + lane / 4 - origin - lane % 4 * 2;
-#pragma unroll
-          for (int m = 0; m < M; ++m)
-#pragma unroll
-            for (int n = 0; n < passing / 8; ++n)
-#pragma unroll
-              for (int e = 0; e < 4; ++e)
-                if (n * 8 + e % 2 - m * 16 - e / 2 * 8 < hidden) weights[m][n][e] = -infinity;
-        }
-        unsigned drawn = 0;  // for a query and all of the warp's keys
-        if constexpr (Terms::present)
-          if (terms.dropout.threshold) {
-#pragma unroll 1
-            for (int i = 0; i < 2 * M; ++i)
-              drawn |= terms.kept(origin + lane, begin / 8 + i) << i * 8;
-          }
-#pragma unroll
-        for (int n = 0; n < passing / 8; ++n) {
-          const two_queries known = passing_numbers[stage][n * 4 + lane % 4];
-          unsigned kept[2] = {};  // for the lane's two queries, from its first key on
-          if constexpr (Terms::present)
-            if (terms.dropout.threshold) {
-#pragma unroll
-              for (int e = 0; e < 2; ++e)
-                kept[e] = __shfl_sync(0xffffffffu, drawn, n * 8 + lane % 4 * 2 + e) >> lane / 4;
-#pragma unroll
-              for (int m = 0; m < M; ++m)
-#pragma unroll
-                for (int e = 0; e < 4; ++e)
-                  changes[m][n][e] *= terms.factor(kept[e % 2], m * 16 + e / 2 * 8);
-            }
-#pragma unroll
-          for (int m = 0; m < M; ++m)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              if constexpr (Terms::present)
-                weights[m][n][e] = terms.score(weights[m][n][e], power_scale,
-                                               origin + n * 8 + lane % 4 * 2 + e % 2,
-                                               begin + lane / 4 + m * 16 + e / 2 * 8);
-              weights[m][n][e] = known.of[e % 2].weight(weights[m][n][e], power_scale);
-              changes[m][n][e] =
-                  weights[m][n][e] * (changes[m][n][e] - known.of[e % 2].delta);
-            }
-          if constexpr (Terms::present)
-            if (terms.dropout.threshold) {
-#pragma unroll
-              for (int m = 0; m < M; ++m)
-#pragma unroll
-                for (int e = 0; e < 4; ++e)
-                  weights[m][n][e] *= terms.factor(kept[e % 2], m * 16 + e / 2 * 8);
-            }
-        }
-        add_mixed(value_sums, weights, arrived_tile);
-        add_mixed(key_sums, changes, query_tile);
-      }
-    }
-    copies.wait<0>();
-    __syncthreads();  // keys and values are there, also where no query came
-    const gt_attention_place own_place(space, matrix);
-    if (dk)
-      store(key_sums, gradient_scale(scale), key_tile,
-            dk + own_place.dk + begin * space.rows.dk, space.rows.dk, key_count - begin, features);
-    if (dv)
-      store(value_sums, 1.0f, value_tile, dv + own_place.dv + begin * space.rows.dv, space.rows.dv,
-            key_count - begin, value_features);
-  }
-};
+using gt_backward = gt_attention_backward<gt_tensor_products<T, D, M, 32>, 128, Terms>;
 
 // scale is that of the scores times log2(e), positive: exponentials are powers of two.
 template <typename T>
@@ -487,8 +14,8 @@ __global__ void __launch_bounds__(128, 2)  // at most 255 registers
 attention_backward_queries_64(const T *q, const T *k, const T *v, const T *out, const T *g,
                               const float *largest, const float *totals, float *numbers, T *dq,
                               gt_attention_gradients space, double scale) {
-  gt_attention_backward<T, 64, 2, gt_no_terms>().queries(q, k, v, out, g, largest, totals, numbers,
-                                                         dq, space, scale, {});
+  gt_backward<T, 64, 2, gt_no_terms>().queries(q, k, v, out, g, largest, totals, numbers, dq,
+                                               space, scale, {});
 }
 
 template <typename T>
@@ -496,24 +23,22 @@ __global__ void __launch_bounds__(256, 1)  // at most 255 registers
 attention_backward_queries_128(const T *q, const T *k, const T *v, const T *out, const T *g,
                                const float *largest, const float *totals, float *numbers, T *dq,
                                gt_attention_gradients space, double scale) {
-  gt_attention_backward<T, 128, 1, gt_no_terms>().queries(q, k, v, out, g, largest, totals, numbers,
-                                                         dq, space, scale, {});
+  gt_backward<T, 128, 1, gt_no_terms>().queries(q, k, v, out, g, largest, totals, numbers, dq,
+                                                space, scale, {});
 }
 
 template <typename T>
 __global__ void __launch_bounds__(128, 2)  // at most 255 registers
 attention_backward_keys_64(const T *q, const T *k, const T *v, const T *g, const float *numbers,
                            T *dk, T *dv, gt_attention_gradients space, double scale) {
-  gt_attention_backward<T, 64, 2, gt_no_terms>().keys(q, k, v, g, numbers, dk, dv, space, scale,
-                                                      {});
+  gt_backward<T, 64, 2, gt_no_terms>().keys(q, k, v, g, numbers, dk, dv, space, scale, {});
 }
 
 template <typename T>
 __global__ void __launch_bounds__(256, 1)  // at most 255 registers
 attention_backward_keys_128(const T *q, const T *k, const T *v, const T *g, const float *numbers,
                             T *dk, T *dv, gt_attention_gradients space, double scale) {
-  gt_attention_backward<T, 128, 1, gt_no_terms>().keys(q, k, v, g, numbers, dk, dv, space, scale,
-                                                      {});
+  gt_backward<T, 128, 1, gt_no_terms>().keys(q, k, v, g, numbers, dk, dv, space, scale, {});
 }
 
 // With a mask, or dropout, or both. scale is that of the scores.
@@ -524,7 +49,7 @@ attention_terms_backward_queries_64(
     const float *totals, float *numbers, T *dq, gt_attention_gradients space, double scale,
     const void *mask, gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
     gt_index threshold, double factor) {
-  gt_attention_backward<T, 64, 2, gt_terms<T>>().queries(
+  gt_backward<T, 64, 2, gt_terms<T>>().queries(
       q, k, v, out, g, largest, totals, numbers, dq, space, scale,
       gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
 }
@@ -536,7 +61,7 @@ attention_terms_backward_queries_128(
     const float *totals, float *numbers, T *dq, gt_attention_gradients space, double scale,
     const void *mask, gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
     gt_index threshold, double factor) {
-  gt_attention_backward<T, 128, 1, gt_terms<T>>().queries(
+  gt_backward<T, 128, 1, gt_terms<T>>().queries(
       q, k, v, out, g, largest, totals, numbers, dq, space, scale,
       gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
 }
@@ -547,7 +72,7 @@ attention_terms_backward_keys_64(
     const T *q, const T *k, const T *v, const T *g, const float *numbers, T *dk, T *dv,
     gt_attention_gradients space, double scale, const void *mask, gt_attention_terms terms,
     const gt_index *seed_place, gt_index seed, gt_index threshold, double factor) {
-  gt_attention_backward<T, 64, 1, gt_terms<T>>().keys(
+  gt_backward<T, 64, 1, gt_terms<T>>().keys(
       q, k, v, g, numbers, dk, dv, space, scale,
       gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
 }
@@ -558,7 +83,7 @@ attention_terms_backward_keys_128(
     const T *q, const T *k, const T *v, const T *g, const float *numbers, T *dk, T *dv,
     gt_attention_gradients space, double scale, const void *mask, gt_attention_terms terms,
     const gt_index *seed_place, gt_index seed, gt_index threshold, double factor) {
-  gt_attention_backward<T, 128, 1, gt_terms<T>>().keys(
+  gt_backward<T, 128, 1, gt_terms<T>>().keys(
       q, k, v, g, numbers, dk, dv, space, scale,
       gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
 }

@@ -59,6 +59,7 @@ import gtensor.nn.functional  # registers its ops
 from gtensor.backend import kernels
 from gtensor.backend.matmul_kernel import matmul_into
 from gtensor.engine.op import Op, registry
+from gtensor.ops.attention.attention import attention
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import TOLERANCES, CheckError, close, to_numpy
 
@@ -295,26 +296,28 @@ def touch_context(options: Options) -> None:
 
 
 def touch_attention(options: Options) -> None:
-    """Attention and its gradients, in halves whatever `dtypes` are: no others have these kernels.
+    """Attention and its gradients, whatever `dtypes` are: in halves, float32, and by TF32.
 
-    Two heads of queries share one of keys and values.
+    Two heads of queries share one of keys and values. TF32 has as many bits as float16.
     """
     rng = np.random.default_rng(SEED)
-    for name in kernels.dtypes("attention.cu"):
-        for size in (64, 72):
-            arrays = [rng.standard_normal((2, heads, 170, size)) for heads in (4, 2, 2, 4)]
+    for name, tf32 in (("float16", 0), ("bfloat16", 0), ("float32", 0), ("float32", 1)):
+        tolerance = TOLERANCES[DTYPES["float16" if tf32 else name]]
+        for size, p in product((64, 72), (0.0, 0.3)):
+            arrays = [rng.standard_normal((2, 2, heads, 168, size)) for heads in (2, 1, 1, 2)]
             results = []
             for place in (options.device, "cpu"):
                 q, k, v, g = (gt.tensor(a, dtype=DTYPES[name], device=place) for a in arrays)
                 for x in (q, k, v):
                     x.requires_grad_()
-                y = gt.nn.functional.scaled_dot_product_attention(
-                    q, k, v, is_causal=True, enable_gqa=True)
-                y.backward(g)
+                with gt.settings.override(tf32=tf32):
+                    y = attention(q, k, v, None, scale=size**-0.5, is_causal=True, dropout_p=p,
+                                  seed=SEED)
+                    y.backward(g)
                 results.append([to_numpy(a.detach()) for a in (y, q.grad, k.grad, v.grad)])
             for what, there, here in zip(("value", "q", "k", "v"), *results, strict=True):
-                close(f"{what} of {size} features, {name}", there, here, TOLERANCES[DTYPES[name]],
-                      (options.device, "cpu"))
+                close(f"{what} of {size} features, {name}{' by TF32' * tf32}", there, here,
+                      tolerance, (options.device, "cpu"))
 
 
 def touch_products(options: Options) -> None:

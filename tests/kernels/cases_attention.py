@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import e, log2
 from typing import Any
 
@@ -13,8 +14,12 @@ from gtensor.backend import host
 from gtensor.ops.activations.dropout import keep_factor, keep_factors, keep_threshold
 from gtensor.ops.attention import fused
 
-HALVES = ("float16", "bfloat16")
 SEED = 77
+KINDS = {  # of kernels: the dtypes, the file's name, tolerances in those of the dtype
+    "halves": (("float16", "bfloat16"), "attention", 1.0),
+    "float32": (("float32",), "attention_float", 1.0),
+    "tf32": (("float32",), "attention_tf32", 200.0),  # as float16, of as many bits
+}
 
 
 def _laid(array: np.ndarray, layout: str) -> np.ndarray:
@@ -85,10 +90,10 @@ class Terms:
             return scores.masked_fill(~torch.from_numpy(self.mask), -torch.inf)
         return scores + exact(self.mask)
 
-    def last(self, found: Any, scale: float) -> list[Any]:
+    def last(self, found: Any, scale: float, kind: str) -> list[Any]:
         """The kernels' last arguments."""
         if found.terms is None:
-            return [scale * log2(e)]
+            return [scale * log2(e) if kind == "halves" else scale]
         dropped = [keep_threshold(self.p), keep_factor(self.p)] if self.p else [0, 1.0]
         return [scale, 0 if self.mask is None else self.mask, found.terms, 0, SEED, *dropped]
 
@@ -103,9 +108,11 @@ def attention(
     value_features: int | None = None, *, causal: bool = False, layout: str = "contiguous",
     key_lead: tuple[int, ...] | None = None, scale: float = 0.25, totals: bool = True,
     mask: tuple[int, ...] | None = None, boolean: bool = True, p: float = 0.0,
+    kind: str = "halves",
 ) -> Case:
     """A case whose arrays begin where their memory does."""
     value_features = value_features or features
+    dtypes, file, factor = KINDS[kind]
 
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         shared = lead if key_lead is None else key_lead
@@ -115,27 +122,32 @@ def attention(
                 (*shared, keys, value_features)))
         out = _laid(unwritten((*lead, length, value_features), dtype), layout)
         terms = Terms(rng, dtype, mask, boolean, p, (*lead, length, keys))
-        found = fused.plan(*((x.shape, x.strides) for x in (q, k, v, out)), causal, terms.at())
+        found = fused.plan(*((x.shape, x.strides) for x in (q, k, v, out)), causal, terms.at(),
+                           dtype.itemsize)
         assert found is not None
         kept = unwritten((2, *lead, length), np.dtype(np.float32))
         arrays = _memories(q, k, v, out)
         which = "" if found.terms is None else "terms_"
         executor.raw(
-            "attention.cu", f"attention_{which}forward_{found.size}", dtype, found.grid, (256,),
-            [*arrays, kept[0], kept[1] if totals else 0, found.space, *terms.last(found, scale)],
-            found.shared_bytes)
+            f"{file}.cu", f"attention_{which}forward_{found.size}", dtype, found.grid,
+            (found.threads,), [*arrays, kept[0], kept[1] if totals else 0, found.space,
+                               *terms.last(found, scale, kind)], found.shared_bytes)
         scores = terms.scores(_scores(exact(q), exact(k), scale, causal))
-        assert_close(out, (_weights(scores) * terms.factors) @ exact(v), dtype)
-        if found.terms is None:
-            assert_close(kept[0], scores.logsumexp(-1), np.dtype(np.float32))
+        assert_close(out, (_weights(scores) * terms.factors) @ exact(v), dtype, factor)
+        if found.terms is None and kind == "halves":
+            assert_close(kept[0], scores.logsumexp(-1), np.dtype(np.float32), factor)
             assert (kept[1] == (1 if totals else 77)).all()
         else:
             largest = scores.amax(-1).masked_fill((scores == -torch.inf).all(-1), 0)
             sums = (scores - largest[..., None]).exp().sum(-1)
-            assert_close(kept[0], largest, np.dtype(np.float32))
-            assert_close(kept[1], sums.masked_fill(sums == 0, 1), np.dtype(np.float32))
+            assert_close(kept[0], largest, np.dtype(np.float32), factor)
+            assert_close(kept[1], sums.masked_fill(sums == 0, 1), np.dtype(np.float32), factor)
 
-    return Case(f"attention-{name}", check, HALVES)
+    return Case(_named(kind, name), check, dtypes)
+
+
+def _named(kind: str, name: str) -> str:
+    return f"attention-{name}" if kind == "halves" else f"attention-{kind}-{name}"
 
 
 def gradients(
@@ -143,9 +155,11 @@ def gradients(
     value_features: int | None = None, *, causal: bool = False, layout: str = "contiguous",
     key_lead: tuple[int, ...] | None = None, wanted: str = "qkv", scale: float = 0.25,
     mask: tuple[int, ...] | None = None, boolean: bool = True, p: float = 0.0,
+    kind: str = "halves",
 ) -> Case:
     """As `attention`, backward, of what forward would have kept; those of `wanted` are written."""
     value_features = value_features or features
+    dtypes, file, factor = KINDS[kind]
 
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         shared = lead if key_lead is None else key_lead
@@ -169,71 +183,86 @@ def gradients(
         found = fused.gradient_plan(
             *((x.shape, x.strides) for x in (q, k, v, out, g, kept[0])),
             *((made[x].shape, made[x].strides) if x in made else None for x in "qkv"), causal,
-            terms.at())
+            terms.at(), dtype.itemsize)
         assert found is not None
         numbers = unwritten(found.numbers, np.dtype(np.float32))
         memories = _memories(q, k, v, out, g)
         dq, dk, dv = (_memories(made[x])[0] if x in made else 0 for x in "qkv")
-        kind = "" if found.terms is None else "terms_"
+        masked = "" if found.terms is None else "terms_"
         for which, grid, threads, args in (
                 ("queries", found.query_grid, found.query_threads,
                  [*memories, *kept, numbers, dq]),
                 ("keys", found.key_grid, found.key_threads,
                  [*memories[:3], memories[4], numbers, dk, dv])):
             executor.raw(
-                "attention_backward.cu", f"attention_{kind}backward_{which}_{found.size}", dtype,
-                grid, (threads,), [*args, found.space, *terms.last(found, scale)],
+                f"{file}_backward.cu", f"attention_{masked}backward_{which}_{found.size}", dtype,
+                grid, (threads,), [*args, found.space, *terms.last(found, scale, kind)],
                 found.shared_bytes)
         for which, wanted_gradient in zip("qkv", exact_gradients, strict=True):
             if which in made:
-                assert_close(made[which], wanted_gradient, dtype)
+                assert_close(made[which], wanted_gradient, dtype, factor)
 
-    return Case(f"attention-backward-{name}", check, HALVES)
+    return Case(_named(kind, f"backward-{name}"), check, dtypes)
 
+
+def cases(kind: str) -> list[Case]:
+    """The whole table for kernels of a kind."""
+    forward, backward = partial(attention, kind=kind), partial(gradients, kind=kind)
+    return [
+        forward("one-key", (), 1, 1, 8),
+        forward("one-query", (2,), 1, 130, 64),
+        forward("tiles", (1,), 128, 64, 64),
+        forward("tails", (2,), 131, 67, 64, causal=False),
+        forward("causal", (1,), 200, 200, 64, causal=True),
+        forward("causal-more-keys", (1,), 70, 200, 64, causal=True),
+        forward("causal-more-queries", (1,), 150, 40, 32, causal=True),
+        forward("few-features", (1,), 20, 70, 24, 40),
+        forward("large-heads", (1,), 140, 150, 128, causal=True, totals=kind != "halves"),
+        forward("large-heads-few-features", (1,), 30, 70, 104, 72),
+        forward("side-by-side", (2, 3), 40, 40, 32, causal=True, layout="side by side"),
+        forward("shared-heads", (2, 2, 3), 20, 30, 16, key_lead=(2, 2, 1)),
+        forward("mask", (2,), 131, 67, 64, mask=(131, 67)),
+        forward("mask-of-keys", (2, 2), 20, 70, 24, 40, mask=(2, 1, 1, 70)),
+        forward("mask-of-queries", (2,), 140, 20, 72, mask=(2, 140, 1)),
+        forward("sum", (2, 2), 70, 90, 32, mask=(2, 70, 90), boolean=False),
+        forward("dropout", (2,), 131, 72, 64, p=0.4),
+        forward("dropout-causal", (2,), 70, 80, 104, causal=True, p=0.4),
+        forward("sum-and-dropout", (2, 2), 20, 24, 16, mask=(2, 1, 20, 24), boolean=False, p=0.4,
+                key_lead=(2, 1), layout="side by side"),
+        backward("one-key", (), 1, 1, 8),
+        backward("large-scores", (), 40, 1, 8, scale=30.0 if kind == "halves" else 3.0),
+        backward("one-query", (2,), 1, 130, 64),
+        backward("tiles", (1,), 128, 128, 64),
+        backward("tails", (2,), 131, 67, 64),
+        backward("causal", (1,), 200, 200, 64, causal=True),
+        backward("causal-more-keys", (1,), 70, 200, 64, causal=True),
+        backward("causal-more-queries", (1,), 150, 40, 32, causal=True),
+        backward("few-features", (1,), 20, 70, 24, 40),
+        backward("large-heads", (1,), 140, 150, 128, causal=True),
+        backward("large-heads-few-features", (1,), 30, 70, 104, 72, wanted="kv"),
+        backward("side-by-side", (2, 3), 40, 40, 32, causal=True, layout="side by side"),
+        backward("shared-heads", (2, 2, 3), 40, 30, 16, key_lead=(2, 2, 1), causal=True),
+        backward("shared-matrices", (2, 3), 20, 30, 16, key_lead=(1, 3), layout="side by side"),
+        backward("of-keys-alone", (2,), 20, 30, 16, wanted="k"),
+        backward("of-values-alone", (2,), 20, 30, 16, wanted="v"),
+        backward("mask", (2,), 131, 67, 64, mask=(131, 67)),
+        backward("mask-of-keys", (2, 2), 20, 70, 24, 40, mask=(2, 1, 1, 70)),
+        backward("mask-of-queries", (2,), 140, 20, 72, mask=(2, 140, 1)),
+        backward("sum", (2, 2), 70, 90, 32, mask=(2, 70, 90), boolean=False),
+        backward("dropout", (2,), 131, 136, 64, p=0.4),
+        backward("dropout-causal", (2,), 70, 80, 104, causal=True, p=0.4),
+        backward("sum-and-dropout", (2, 2), 20, 24, 16, mask=(2, 2, 20, 24), boolean=False, p=0.4,
+                 key_lead=(1, 2)),
+    ]
+
+
+_TF32 = ("tails", "causal", "large-heads", "side-by-side", "dropout-causal", "sum-and-dropout")
 
 CASES = [
-    attention("one-key", (), 1, 1, 8),
-    attention("one-query", (2,), 1, 130, 64),
-    attention("tiles", (1,), 128, 64, 64),
-    attention("tails", (2,), 131, 67, 64, causal=False),
-    attention("causal", (1,), 200, 200, 64, causal=True),
-    attention("causal-more-keys", (1,), 70, 200, 64, causal=True),
-    attention("causal-more-queries", (1,), 150, 40, 32, causal=True),
-    attention("few-features", (1,), 20, 70, 24, 40),
-    attention("large-heads", (1,), 140, 150, 128, causal=True, totals=False),
-    attention("large-heads-few-features", (1,), 30, 70, 104, 72),
-    attention("side-by-side", (2, 3), 40, 40, 32, causal=True, layout="side by side"),
-    attention("shared-heads", (2, 2, 3), 20, 30, 16, key_lead=(2, 2, 1)),
-    attention("mask", (2,), 131, 67, 64, mask=(131, 67)),
-    attention("mask-of-keys", (2, 2), 20, 70, 24, 40, mask=(2, 1, 1, 70)),
-    attention("mask-of-queries", (2,), 140, 20, 72, mask=(2, 140, 1)),
-    attention("sum", (2, 2), 70, 90, 32, mask=(2, 70, 90), boolean=False),
-    attention("dropout", (2,), 131, 72, 64, p=0.4),
-    attention("dropout-causal", (2,), 70, 80, 104, causal=True, p=0.4),
-    attention("sum-and-dropout", (2, 2), 20, 24, 16, mask=(2, 1, 20, 24), boolean=False, p=0.4,
-              key_lead=(2, 1), layout="side by side"),
-    gradients("one-key", (), 1, 1, 8),
-    gradients("large-scores", (), 40, 1, 8, scale=30.0),
-    gradients("one-query", (2,), 1, 130, 64),
-    gradients("tiles", (1,), 128, 128, 64),
-    gradients("tails", (2,), 131, 67, 64),
-    gradients("causal", (1,), 200, 200, 64, causal=True),
-    gradients("causal-more-keys", (1,), 70, 200, 64, causal=True),
-    gradients("causal-more-queries", (1,), 150, 40, 32, causal=True),
-    gradients("few-features", (1,), 20, 70, 24, 40),
-    gradients("large-heads", (1,), 140, 150, 128, causal=True),
-    gradients("large-heads-few-features", (1,), 30, 70, 104, 72, wanted="kv"),
-    gradients("side-by-side", (2, 3), 40, 40, 32, causal=True, layout="side by side"),
-    gradients("shared-heads", (2, 2, 3), 40, 30, 16, key_lead=(2, 2, 1), causal=True),
-    gradients("shared-matrices", (2, 3), 20, 30, 16, key_lead=(1, 3), layout="side by side"),
-    gradients("of-keys-alone", (2,), 20, 30, 16, wanted="k"),
-    gradients("of-values-alone", (2,), 20, 30, 16, wanted="v"),
-    gradients("mask", (2,), 131, 67, 64, mask=(131, 67)),
-    gradients("mask-of-keys", (2, 2), 20, 70, 24, 40, mask=(2, 1, 1, 70)),
-    gradients("mask-of-queries", (2,), 140, 20, 72, mask=(2, 140, 1)),
-    gradients("sum", (2, 2), 70, 90, 32, mask=(2, 70, 90), boolean=False),
-    gradients("dropout", (2,), 131, 136, 64, p=0.4),
-    gradients("dropout-causal", (2,), 70, 80, 104, causal=True, p=0.4),
-    gradients("sum-and-dropout", (2, 2), 20, 24, 16, mask=(2, 2, 20, 24), boolean=False, p=0.4,
-              key_lead=(1, 2)),
+    *cases("halves"), *cases("float32"),
+    attention("odd-features", (2,), 37, 45, 12, 20, kind="float32"),
+    attention("odd-large-features", (1,), 33, 41, 68, 100, kind="float32"),
+    gradients("odd-features", (2,), 37, 45, 12, 20, kind="float32"),
+    gradients("odd-large-features", (1,), 33, 81, 68, 100, causal=True, kind="float32"),
+    *[case for case in cases("tf32") if case.name.endswith(_TF32)],
 ]

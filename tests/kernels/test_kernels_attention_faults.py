@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from cases_attention import attention, gradients
-from kernel_cases import DTYPES
+from kernel_cases import DTYPES, Case
 from kernel_host import HostMachine, KernelFault, Toolchain, machine_text, write_back
 from kernel_races import Recorder
 from kernel_toolchain import FIBERS, THREADS, Build
@@ -19,33 +19,51 @@ from kernel_toolchain import FIBERS, THREADS, Build
 from gtensor.backend import kernels
 
 FORWARD, BACKWARD = "attention.cu", "attention_backward.cu"
-KERNELS = {FORWARD: ["attention_forward_64<__half>", "attention_terms_forward_64<__half>"],
-           BACKWARD: [f"attention_{terms}backward_{which}_64<__half>"
-                      for terms in ("", "terms_") for which in ("queries", "keys")]}
+FLOAT, FLOAT_BACKWARD = "attention_float.cu", "attention_float_backward.cu"
+TF32, TF32_BACKWARD = "attention_tf32.cu", "attention_tf32_backward.cu"
+KINDS = {FORWARD: "halves", BACKWARD: "halves", FLOAT: "float32", FLOAT_BACKWARD: "float32",
+         TF32: "tf32", TF32_BACKWARD: "tf32"}
+TYPES = {file: "float16" if kind == "halves" else "float32" for file, kind in KINDS.items()}
+KERNELS = {file: [f"attention_{terms}{which}_64<{kernels.C_TYPES[dtype]}>"
+                  for terms in ("", "terms_")
+                  for which in (("backward_queries", "backward_keys") if "backward" in file
+                                else ("forward",))]
+           for file, dtype in TYPES.items()}
 TEXTS = {file: kernels.source(file) for file in KERNELS}
 RACE, OVERFLOW, NAN = "ThreadSanitizer: data race", "heap-buffer-overflow", "nan"
 UNWAITED = "a thread ends before it has waited for its copies"
-CASES = {
-    FORWARD: [
-        attention("causal", (), 140, 150, 24, 40, causal=True),
-        attention("tails", (1,), 20, 150, 40, 24, layout="side by side"),
-        attention("heads", (2, 2), 5, 9, 24, 40, key_lead=(2, 1)),
-        attention("mask", (2, 2), 20, 9, 8, mask=(2, 1, 20, 9)),
-        attention("sum", (2,), 20, 9, 8, mask=(2, 20, 9), boolean=False),
-        attention("dropout", (2,), 20, 72, 8, p=0.4),
-    ],
-    BACKWARD: [
-        gradients("causal", (), 140, 300, 24, 40, causal=True),
-        gradients("tails", (1,), 70, 75, 40, 24, layout="side by side"),
-        gradients("heads", (2, 2), 5, 9, 24, 40, key_lead=(2, 1)),
-        gradients("large-scores", (), 40, 1, 8, scale=30.0),
-        gradients("mask", (2, 2), 20, 9, 8, mask=(2, 1, 20, 9)),
-        gradients("sum", (2,), 20, 9, 8, mask=(2, 20, 9), boolean=False),
-        gradients("dropout", (2,), 20, 72, 8, p=0.4),
-    ],
-}
-RACED = {FORWARD: [attention("raced", (), 20, 150, 8, causal=False)],
-         BACKWARD: [gradients("raced", (), 20, 150, 8, causal=True)]}
+
+
+def _forward_cases(kind: str) -> list[Case]:
+    run = partial(attention, kind=kind)
+    return [
+        run("causal", (), 140, 150, 24, 40, causal=True),
+        run("tails", (1,), 20, 150, 40, 24, layout="side by side"),
+        run("heads", (2, 2), 5, 9, 24, 40, key_lead=(2, 1)),
+        run("mask", (2, 2), 20, 9, 8, mask=(2, 1, 20, 9)),
+        run("sum", (2,), 20, 9, 8, mask=(2, 20, 9), boolean=False),
+        run("dropout", (2,), 20, 72, 8, p=0.4),
+    ]
+
+
+def _backward_cases(kind: str) -> list[Case]:
+    run = partial(gradients, kind=kind)
+    return [
+        run("causal", (), 140, 300, 24, 40, causal=True),
+        run("tails", (1,), 70, 75, 40, 24, layout="side by side"),
+        run("heads", (2, 2), 5, 9, 24, 40, key_lead=(2, 1)),
+        run("large-scores", (), 40, 1, 8, scale=30.0 if kind == "halves" else 3.0),
+        run("mask", (2, 2), 20, 9, 8, mask=(2, 1, 20, 9)),
+        run("sum", (2,), 20, 9, 8, mask=(2, 20, 9), boolean=False),
+        run("dropout", (2,), 20, 72, 8, p=0.4),
+    ]
+
+
+CASES = {file: (_backward_cases if "backward" in file else _forward_cases)(kind)
+         for file, kind in KINDS.items()}
+RACED = {file: [gradients("raced", (), 20, 150, 8, causal=True, kind=kind)
+                if "backward" in file else attention("raced", (), 20, 150, 8, kind=kind)]
+         for file, kind in KINDS.items()}
 
 
 @dataclass(frozen=True)
@@ -90,34 +108,37 @@ FAULTS = {
     "keys come into the stage in use": Fault("key_tiles + (stage ^ 1)", "key_tiles + stage", NAN),
     "values come into the stage in use": Fault("value_tiles + (stage ^ 1)", "value_tiles + stage",
                                                NAN),
-    "values of another stage": Fault("value_tiles + stage * keys * D +",
-                                     "value_tiles + (stage ^ 1) * keys * D +"),
-    "a query's row is another one": Fault("(warp * 16 + lane % 16) * D",
-                                          "(warp * 16 + lane % 8) * D"),
+    "values of another stage": Fault("scores, value_tiles + stage",
+                                     "scores, value_tiles + (stage ^ 1)"),
+    "a query's row is another one": Fault("transposed + threadIdx.x / 32 * 16",
+                                          "transposed + threadIdx.x / 32 * 8"),
     "pieces of keys exchanged otherwise": Fault("lane % 8 ^ lane / 8 % 2", "lane % 8 ^ lane / 16"),
-    "pieces of queries not exchanged": Fault("first % 8, piece", "0, piece"),
+    "pieces of queries not exchanged": Fault("(first + row) % 8, piece", "0, piece"),
     "keys loaded transposed": Fault("gt_load_fragment(b", "gt_load_fragment_transposed(b"),
     "values loaded plain": Fault("gt_load_fragment_transposed(b", "gt_load_fragment(b"),
-    "fragments of keys in another order": Fault("query[i], b[0], b[1]", "query[i], b[0], b[2]"),
-    "weights in another order": Fault("scores[2 * i][2], scores[2 * i][3]",
-                                      "scores[2 * i + 1][0], scores[2 * i + 1][1]"),
-    "a causal edge one too early": Fault("row + half * 8 + 1)", "row + half * 8)"),
-    "a causal edge one too late": Fault("row + half * 8 + 1)", "row + half * 8 + 2)"),
-    "a tile at the edge that is not masked": Fault("origin + keys > first + warp * 16 + 1",
-                                                   "origin + keys > first + warp * 16 + 49"),
+    "fragments of keys in another order": Fault("a[m], b[0], b[1]", "a[m], b[0], b[2]"),
+    "weights in another order": Fault("factors[m][2 * i + part / 2][part % 2 * 2]",
+                                      "factors[m][2 * i + part % 2][part / 2 * 2]"),
+    "a causal edge one too early": Fault("row + m * 16 + half * 8 + 1)",
+                                         "row + m * 16 + half * 8)"),
+    "a causal edge one too late": Fault("row + m * 16 + half * 8 + 1)",
+                                        "row + m * 16 + half * 8 + 2)"),
+    "a tile at the edge that is not masked": Fault("origin + keys > begin + 1",
+                                                   "origin + keys > begin + 49"),
     "keys skipped that are seen": Fault("min(key_count, first + queries)",
                                         "min(key_count, first + queries - 64)"),
     "keys behind the last one": Fault("origin + keys > key_count ||", ""),
     "rows behind the last one are read": Fault("inside && first + row < left",
                                                  "inside && first + row < left + 64", OVERFLOW),
-    "features behind the last one are read": Fault("inside(piece * 8 < features)",
+    "features behind the last one are read": Fault("inside(piece * gt_width<T> < features)",
                                                    "inside(features > 0)", OVERFLOW),
-    "rows behind the last one are written": Fault("row_at < query_count && ", "", OVERFLOW),
-    "features behind the last one are written": Fault("&& piece * 8 < value_features", "",
-                                                     OVERFLOW),
-    "logarithms behind the last one": Fault("&& row + half * 8 < query_count", "", OVERFLOW),
-    "sums that do not shrink": Fault("sums[n][2 * half] *= shrunk;", ""),
-    "a total that does not shrink": Fault("fmaf(total[half], shrunk, sum)", "total[half] + sum"),
+    "rows behind the last one are written": Fault("at < count", "at < count + 64", OVERFLOW),
+    "features behind the last one are written": Fault(
+        "piece * width < features)", "piece * width < features + 64)", OVERFLOW),
+    "logarithms behind the last one": Fault("&& at_row < query_count", "", OVERFLOW),
+    "sums that do not shrink": Fault("sums[m][n][2 * half] *= shrunk;", ""),
+    "a total that does not shrink": Fault("fmaf(total[m][half], shrunk, sum)",
+                                          "total[m][half] + sum"),
     "a total of one lane": Fault("sum += __shfl_xor_sync(0xffffffffu, sum, 2);", ""),
     "a largest score of one lane": Fault(
         "most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));", ""),
@@ -149,10 +170,11 @@ FAULTS = {
     "dropout's words in another order": Fault("words[i / 2] >> i % 2 * 32",
                                               "words[i % 4] >> i / 4 * 32"),
     "dropout drawn for another lane": Fault("drawn, n % 4, 4)", "drawn, (n + 1) % 4, 4)"),
-    "dropout of the rows eight further on": Fault("n / 4 * 16 + e / 2 * 8", "n / 4 * 16"),
+    "dropout of the rows eight further on": Fault("+ m) * 2 + e / 2) * 8", "+ m) * 2) * 8"),
     "weights that are kept do not grow": Fault("? dropout.factor", "? 1.0f"),
     "dropped weights missing in the sums": Fault("(words[i / 2] >>", "0 * (words[i / 2] >>"),
-    "a largest score without its mask": Fault("none ? 0.0f : top[half];", "0.0f;"),
+    "a largest score without its mask": Fault(
+        "none ? 0.0f : Terms::exponent(top[m][half], scale);", "0.0f;"),
 }
 
 
@@ -193,7 +215,7 @@ BACKWARD_FAULTS = {
         "passing_numbers[stage]", "passing_numbers[stage ^ 1]"),
     "a fragment's row is another one": _backward("lane % 16 * D + (", "lane % 8 * D + ("),
     "the second rows of a warp are the first ones": _backward(
-        "even_piece(tile, own, i * 2) + m * 16 * D", "even_piece(tile, own, i * 2)"),
+        "even_piece(tile, own, step * 2) + m * 16 * D", "even_piece(tile, own, step * 2)"),
     "pieces exchanged otherwise": _backward("lane % 8 ^ lane / 8 % 2", "lane % 8 ^ lane / 16"),
     "rows loaded transposed": _backward(
         "gt_load_fragment(b", "gt_load_fragment_transposed(b"),
@@ -226,14 +248,14 @@ BACKWARD_FAULTS = {
     "rows behind the last one are read": _backward(
         "inside && first + row < left", "inside && first + row < left + 64", OVERFLOW),
     "features behind the last one are read": _backward(
-        "inside(piece * 8 < features)", "inside(features > 0)", OVERFLOW),
+        "inside(piece * gt_width<T> < features)", "inside(features > 0)", OVERFLOW),
     "outputs behind the last one are read": _backward(
-        "row < query_count && piece * 8", "piece * 8", OVERFLOW),
+        "row < query_count && piece * width", "piece * width", OVERFLOW),
     "rows behind the last one are written": _backward("at < count", "at < count + 64", OVERFLOW),
     "features behind the last one are written": _backward(
-        "piece * 8 < features)\n        *", "piece * 8 < features + 64)\n        *", OVERFLOW),
+        "piece * width < features)", "piece * width < features + 64)", OVERFLOW),
     "a delta of one lane": _backward("other < pieces; other", "other < 1; other"),
-    "a sum that is not used": _backward("log2f(totals[saved])", "0 * totals[saved]"),
+    "a sum that is not used": _backward("log2f(total)", "0 * total"),
     "logarithms of another base": _backward("1.44269504088896341f", "1.0f"),
     "values that differ less": _backward("(changes[m][n][e] - known[m][e / 2].delta)",
                                          "changes[m][n][e]"),
@@ -257,15 +279,92 @@ BACKWARD_FAULTS = {
     "dropout of queries eight further on": _backward(
         "terms.kept(begin + lane / 4 + i * 8", "terms.kept(begin + lane / 4"),
     "the mask of the key eight before": _backward(
-        "begin + lane / 4 + m * 16 + e / 2 * 8);", "begin + lane / 4 + m * 16);"),
+        "key + e / 2 * 8)", "key)"),
     "the mask of the first matrix of keys": _backward("terms.enter(matrix + repeat)",
                                                       "terms.enter(0)"),
     "the mask of the first matrix of queries": _backward("terms.enter(matrix);",
                                                          "terms.enter(0);"),
-    "a gradient of another base": _backward("Terms::present ? scale :", "false ? scale :"),
+    "a gradient of another base": _backward(
+        "Terms::keeps_largest ? scale :", "false ? scale :"),
     "a largest score that is not used": _backward("score - largest", "score"),
     "gradients of values where those of keys lie": _backward("dv += at * lead.dv",
                                                              "dv += at * lead.dk"),
+}
+
+
+def _float(*fault: Any) -> Fault:
+    return Fault(*fault, file=FLOAT)
+
+
+def _float_backward(*fault: Any) -> Fault:
+    return Fault(*fault, file=FLOAT_BACKWARD)
+
+
+FLOAT_FAULTS = {
+    "no wait for queries": _float(*_wait_before(FIRST, "", FLOAT), NAN),
+    "no wait for values": _float(*_wait_before(VALUES_THERE, "", FLOAT), NAN),
+    "no barrier before values are read": _float(_barrier(VALUES_THERE), "//", RACE, THREADS),
+    "no barrier before the next keys are read": _float(_barrier(NEXT), "//", RACE, THREADS),
+    "no warp barrier before rows are written": _float("__syncwarp();", "", RACE, THREADS),
+    "a warp's rows are another one's": _float(
+        "threadIdx.x / 32 * 16 * M + g) * D", "threadIdx.x / 32 * 16 + g) * D"),
+    "the rows eight further on are the first ones": _float(
+        "four(row + (m * 16 + half * 8) * D", "four(row + m * 16 * D"),
+    "the second rows of a warp are the first ones": _float(
+        "four(row + (m * 16 + half * 8) * D", "four(row + half * 8 * D"),
+    "the second key is the first one": _float("(n * 8 + t * 2 + e) * D", "(n * 8 + t * 2) * D"),
+    "pieces of keys exchanged otherwise": _float("t * 2 + e, step", "t * 2, step"),
+    "a feature left out": _float("a[m][half].w, b.w", "a[m][half].w, b.z"),
+    "weights of another lane": _float("row % 8 / 2, 4)", "row % 4, 4)"),
+    "weights of the key before": _float("half * 2 + row % 2]", "half * 2]"),
+    "pieces of values not exchanged": _float("row % 8, n * 2 + t)", "0, n * 2 + t)"),
+    "features of another lane": _float("gt_piece(row, g, n * 2 + t)", "gt_piece(row, g, n * 2)"),
+    "a causal edge one too early": _float(
+        "row + m * 16 + half * 8 + 1)", "row + m * 16 + half * 8)"),
+    "a causal edge one too late": _float(
+        "row + m * 16 + half * 8 + 1)", "row + m * 16 + half * 8 + 2)"),
+    "a causal edge of the warp's first rows": _float(
+        "row + m * 16 + half * 8 + 1)", "row + half * 8 + 1)"),
+    "rows behind the last one are read": _float(
+        "inside && first + row < left", "inside && first + row < left + 64", OVERFLOW),
+    "rows behind the last one are written": _float("at < count", "at < count + 64", OVERFLOW),
+    "logarithms behind the last one": _float("&& at_row < query_count", "", OVERFLOW),
+    "dropout of the warp's first rows": _float("(n / 4 * M + m) * 2", "(n / 4 * M) * 2"),
+    "backward: no wait for the next queries": _float_backward(
+        *_wait_before(NEXT_QUERIES, "", FLOAT_BACKWARD), "more copies on the way"),
+    "backward: no barrier before keys and values are read": _float_backward(
+        _barrier(KEYS_THERE), "//", RACE, THREADS),
+    "backward: no barrier before the next queries are read": _float_backward(
+        _barrier(NEXT_QUERIES), "//", RACE, THREADS),
+    "backward: queries overwritten while they are read": _float_backward(
+        "__syncwarp();  // the warp's queries", "//", RACE, THREADS),
+    "backward: a causal edge one too early": _float_backward(
+        "causal ? begin + 1 :", "causal ? begin :"),
+    "backward: a causal edge of keys one too late": _float_backward(
+        "- e / 2 * 8 < hidden", "- e / 2 * 8 + 1 < hidden"),
+    "backward: rows behind the last one are written": _float_backward(
+        "at < count", "at < count + 64", OVERFLOW),
+    "backward: outputs behind the last one are read": _float_backward(
+        "row < query_count && piece * width", "piece * width", OVERFLOW),
+    "backward: a delta of half a row": _float_backward(
+        "other < pieces; other", "other < 8; other"),
+}
+
+TF32_FAULTS = {
+    "a factor that is not rounded": Fault(
+        "return tf32 ? gt_tf32(__uint_as_float(bits)) : bits;", "return bits;",
+        "a factor that does not come from gt_tf32", file=TF32),
+    "weights in another order": Fault("part % 2 * 2 + part / 2", "part", file=TF32),
+    "the second value is the first one": Fault(
+        "(2 * t + 1) * D + ((2 * t + 1) ^", "2 * t * D + ((2 * t) ^", file=TF32),
+    "pieces of values exchanged otherwise": Fault("(2 * t ^ g / 4)", "(t ^ g / 4)", file=TF32),
+    "the first eight values alone": Fault("[i * 8 * D]", "[0]", file=TF32),
+    "features of another lane": Fault("+ t * 2 % width", "", file=TF32),
+    "backward: the second rows of a warp are the first ones": Fault(
+        "even_piece(tile, own, step * 2) + m * 16 * D", "even_piece(tile, own, step * 2)",
+        file=TF32_BACKWARD),
+    "backward: queries overwritten while they are read": Fault(
+        "__syncwarp();  // the warp's queries", "//", RACE, THREADS, TF32_BACKWARD),
 }
 
 
@@ -283,14 +382,15 @@ class OneMachine:
 
 def _run(fault: Fault, machine: HostMachine) -> None:
     for case in (CASES if fault.build is FIBERS else RACED)[fault.file]:
-        case.check(OneMachine(machine), DTYPES["float16"], np.random.default_rng(5))
+        case.check(OneMachine(machine), DTYPES[TYPES[fault.file]], np.random.default_rng(5))
 
 
 ALL = {**{f"forward: {name}": fault for name, fault in FAULTS.items()},
-       **{f"backward: {name}": fault for name, fault in BACKWARD_FAULTS.items()}}
-UNBROKEN = {f"{which}, {name}": Fault("", "", build=build, file=file)
-            for which, file in (("forward", FORWARD), ("backward", BACKWARD))
-            for name, build in (("fibers", FIBERS), ("threads", THREADS))}
+       **{f"backward: {name}": fault for name, fault in BACKWARD_FAULTS.items()},
+       **{f"float32: {name}": fault for name, fault in FLOAT_FAULTS.items()},
+       **{f"TF32: {name}": fault for name, fault in TF32_FAULTS.items()}}
+UNBROKEN = {f"{file}, {name}": Fault("", "", build=build, file=file)
+            for file in KERNELS for name, build in (("fibers", FIBERS), ("threads", THREADS))}
 
 
 @pytest.fixture(scope="module")
@@ -336,8 +436,9 @@ def test_the_unbroken_kernel_passes(
 
 def test_the_cases_launch_the_kernels_that_are_broken() -> None:
     recorder = Recorder()
-    for case in (*itertools.chain(*CASES.values()), *itertools.chain(*RACED.values())):
-        with pytest.raises(AssertionError):  # nothing is computed
-            case.check(recorder, DTYPES["float16"], np.random.default_rng(5))
+    for file in KERNELS:
+        for case in (*CASES[file], *RACED[file]):
+            with pytest.raises(AssertionError):  # nothing is computed
+                case.check(recorder, DTYPES[TYPES[file]], np.random.default_rng(5))
     assert {launch.kernel for launch in recorder.launched} == {
         (file, name.split("<")[0]) for file, names in KERNELS.items() for name in names}

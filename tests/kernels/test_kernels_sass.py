@@ -132,6 +132,31 @@ def test_attention_backward_uses_tensor_cores(
         assert "STG.E.128" in code and "LDG.E.128" in code or "keys" in name
 
 
+@pytest.mark.parametrize("file", ["attention_float.cu", "attention_float_backward.cu"])
+def test_attention_of_float32_multiplies_without_tensor_cores(
+    compiler: Compiler, file: str, kept_in: Path
+) -> None:
+    """Loads of 16 bytes from shared memory, at least eight multiplications for each."""
+    program = compiler.kernel_file(file, ("float",), 90)
+    for name, code in disassembled(program.cubin, kept_in).items():
+        found = instructions(code)
+        assert not found.keys() & LOCAL and "HMMA" not in found and found["LDGSTS"] > 0
+        assert "STG.E.128" in code, name
+        loads = code.count("LDS.128")
+        assert loads > 0 and found["FFMA"] >= (8 if "_64I" in name else 5) * loads, name
+
+
+@pytest.mark.parametrize("file", ["attention_tf32.cu", "attention_tf32_backward.cu"])
+def test_attention_by_tf32_uses_tensor_cores(
+    compiler: Compiler, file: str, kept_in: Path
+) -> None:
+    program = compiler.kernel_file(file, ("float",), 90)
+    for name, code in disassembled(program.cubin, kept_in).items():
+        found = instructions(code)
+        assert found.keys() >= TENSOR_CORES and not found.keys() & LOCAL, name
+        assert "HMMA.1688.F32.TF32" in code and "STG.E.128" in code, name
+
+
 @pytest.mark.parametrize("architecture", [80, 90, 120])
 def test_each_function_is_the_instruction_that_it_is_named_for(
     compiler: Compiler, architecture: int, kept_in: Path

@@ -1,11 +1,13 @@
-"""Attention on tensor cores, where its kernels serve: forward as one launch, backward as two.
+"""Attention where its kernels serve: forward as one launch, backward as two.
 
-They (kernels/attention.cu, kernels/attention_backward.cu) serve halves on devices from sm_80 on,
-with a positive scale, head sizes up to 128 that are multiples of 8, any strides that are multiples
-of 16 bytes, and features side by side; masks that are boolean or of the dtype of the others, of any
-strides and without a gradient; dropout of as many keys as are a multiple of 8. Backward sums over
-the leading axes along which keys and values both repeat. All other calls take the blocks of
-blocks.py.
+They serve halves and float32 on devices from sm_80 on, with a positive scale, head sizes up to 128
+of which a row has a multiple of 16 bytes, any strides that are such multiples, and features side by
+side; masks that are boolean or of the dtype of the others, of any strides and without a gradient;
+dropout of as many keys as are a multiple of 8. Backward sums over the leading axes along which keys
+and values both repeat. All other calls take the blocks of blocks.py.
+
+Halves are multiplied by tensor cores, float32 without them, or with `settings.tf32` by TF32: the
+same blocks of kernels/attention_forward.cuh and kernels/attention_backward.cuh, with other tiles.
 """
 
 from __future__ import annotations
@@ -17,29 +19,48 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from gtensor.backend.kernels import NULL, raw
+from gtensor.backend.kernels import NULL, Launcher, raw
 from gtensor.backend.layouts import Axis, merged
 from gtensor.ops.activations.dropout import keep_factor, keep_threshold
+from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array
 
 _LEAD_AXES = 4  # `GT_LEAD_AXES` of the kernels' header
-_QUERIES, _KEYS, _THREADS = 128, 64, 256  # forward: of a tile, of a tile, of a block
-_OWNED, _PASSING = 128, 32  # backward: rows of the tile that a block has, of a tile that passes
-_GRADIENT_THREADS = {64: 128, 128: 256}  # by size
-_DTYPES = ("float16", "bfloat16")
+_DTYPES = ("float16", "bfloat16", "float32")
 _ARCHITECTURE = 80
-_PACK = 8  # halves in 16 bytes
+_ALIGNED = 16  # bytes
 _MOST_ROWS, _MOST_BLOCKS = 1 << 30, 2**31 - 1
+
+
+class Tiles(NamedTuple):
+    """Rows of a block's tile and of one that passes, and the threads of a block."""
+
+    queries: int  # forward
+    keys: int
+    threads: int
+    owned: int  # backward
+    passing: int
+    gradient_threads: int
+    masked_threads: int  # of keys, with a mask or dropout
+
+
+# By bytes of an element and the most features: what the kernels' files say.
+_TILES = {
+    (2, 64): Tiles(128, 64, 256, 128, 32, 128, 256),
+    (2, 128): Tiles(128, 64, 256, 128, 32, 256, 256),
+    (4, 64): Tiles(128, 32, 128, 128, 32, 128, 128),
+    (4, 128): Tiles(64, 32, 128, 64, 16, 128, 128),
+}
 _SIZES = (64, 128)  # of heads, at most
-_FORWARD, _QUERY_GRADIENTS, _KEY_GRADIENTS = (
-    {(size, bool(terms)): raw(file, f"attention_{terms}{which}_{size}")
-     for size in _SIZES for terms in ("", "terms_")}
-    for file, which in (("attention.cu", "forward"),
-                        ("attention_backward.cu", "backward_queries"),
-                        ("attention_backward.cu", "backward_keys")))
+_FILES = {"halves": "attention", "float32": "attention_float", "tf32": "attention_tf32"}
+_KERNELS = {
+    (kind, which, size, bool(terms)): raw(file + suffix, f"attention_{terms}{which}_{size}")
+    for kind, file in _FILES.items() for size in _SIZES for terms in ("", "terms_")
+    for which, suffix in (("forward", ".cu"), ("backward_queries", "_backward.cu"),
+                          ("backward_keys", "_backward.cu"))}
 
 
 def _structure(arrays: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype:
@@ -67,7 +88,7 @@ class Terms(NamedTuple):
     """How a mask lies, and whether weights are dropped."""
 
     mask: At | None  # broadcasts to the shape of the weights
-    itemsize: int  # of the mask: 1 is boolean, 2 of halves
+    itemsize: int  # of the mask: 1 is boolean
     drops: bool
     shared: int  # leading axes along which the dropout repeats
 
@@ -77,6 +98,7 @@ class Plan(NamedTuple):
 
     size: int  # of heads, at most
     grid: tuple[int, ...]
+    threads: int
     shared_bytes: int
     space: np.void  # gt_attention
     terms: np.void | None  # gt_attention_terms, where there are such
@@ -98,9 +120,9 @@ class GradientPlan(NamedTuple):
 
 @lru_cache(1024)
 def plan(
-    q: At, k: At, v: At, out: At, is_causal: bool, terms: Terms | None = None
+    q: At, k: At, v: At, out: At, is_causal: bool, terms: Terms | None = None, itemsize: int = 2
 ) -> Plan | None:
-    """The launch for arrays of halves, which begin at multiples of 16 bytes; None if there is none.
+    """The launch for arrays that begin at multiples of 16 bytes; None if there is none.
 
     Args:
         q: (..., L, E).
@@ -109,22 +131,26 @@ def plan(
         out: (..., L, E_v), with all leading axes.
         is_causal: a query sees no keys behind its own position.
         terms: of a mask or dropout.
+        itemsize: bytes of an element: 2 of halves, 4 of float32.
     """
     lead = out[0][:-2]
-    size = _size(q, v, lead)
-    steps = [_steps(x, len(lead)) for x in (q, k, v, out)]
-    blocks = prod(lead) * -(-q[0][-2] // _QUERIES)
-    if not size or None in steps or blocks > _MOST_BLOCKS:
+    size = _size(q, v, lead, itemsize)
+    steps = [_steps(x, len(lead), itemsize) for x in (q, k, v, out)]
+    if not size or None in steps:
+        return None
+    tiles = _TILES[itemsize, size]
+    blocks = prod(lead) * -(-q[0][-2] // tiles.queries)
+    if blocks > _MOST_BLOCKS:
         return None
     space = _filled(_SPACE, q, v, lead, steps, range(len(lead)), is_causal, terms)
     return None if space is None else Plan(
-        size, (blocks,), (_QUERIES + 4 * _KEYS) * size * 2, *space)
+        size, (blocks,), tiles.threads, (tiles.queries + 4 * tiles.keys) * size * itemsize, *space)
 
 
 @lru_cache(1024)
 def gradient_plan(
     q: At, k: At, v: At, out: At, g: At, saved: At, dq: At | None, dk: At | None, dv: At | None,
-    is_causal: bool, terms: Terms | None = None,
+    is_causal: bool, terms: Terms | None = None, itemsize: int = 2,
 ) -> GradientPlan | None:
     """The launches of backward; as `plan`.
 
@@ -136,38 +162,41 @@ def gradient_plan(
         dq, dk, dv: the gradients, in the shapes of q, k and v; None for those not wanted.
     """
     lead = g[0][:-2]
-    size = _size(q, v, lead)
-    steps = [_steps(x, len(lead)) for x in (q, k, v, out, g)]
+    size = _size(q, v, lead, itemsize)
+    steps = [_steps(x, len(lead), itemsize) for x in (q, k, v, out, g)]
     steps += [_steps(saved, len(lead), 4, 4)]
-    steps += [(0,) * (len(lead) + 1) if x is None else _steps(x, len(lead)) for x in (dq, dk, dv)]
+    steps += [(0,) * (len(lead) + 1) if x is None else _steps(x, len(lead), itemsize)
+              for x in (dq, dk, dv)]
     whole, shared, shared_values = (
         (1,) * (len(lead) + 2 - len(x[0])) + x[0][:-2] for x in (q, k, v))
     if not size or None in steps or whole != lead or shared != shared_values:
         return None
     order = sorted(range(len(lead)), key=lambda i: shared[i] < lead[i])
-    matrices, rows = prod(lead), -(-q[0][-2] // _OWNED)
-    blocks = matrices * rows, prod(shared) * -(-k[0][-2] // _OWNED)
+    tiles = _TILES[itemsize, size]
+    matrices, rows = prod(lead), -(-q[0][-2] // tiles.owned)
+    blocks = matrices * rows, prod(shared) * -(-k[0][-2] // tiles.owned)
     if max(blocks) > _MOST_BLOCKS:
         return None
     space = _filled(_GRADIENT_SPACE, q, v, lead, steps, order, is_causal, terms,
                     repeats=matrices // prod(shared))
     return None if space is None else GradientPlan(
-        size, blocks[:1], blocks[1:], _GRADIENT_THREADS[size],
-        _GRADIENT_THREADS[size if terms is None else 128],
-        (2 * _OWNED + 4 * _PASSING) * size * 2,
-        matrices * rows * _OWNED * (2 if terms is None else 3), *space)
+        size, blocks[:1], blocks[1:], tiles.gradient_threads,
+        tiles.gradient_threads if terms is None else tiles.masked_threads,
+        (2 * tiles.owned + 4 * tiles.passing) * size * itemsize,
+        matrices * rows * tiles.owned * (2 if terms is None and itemsize == 2 else 3), *space)
 
 
-def _size(q: At, v: At, lead: tuple[int, ...]) -> int:
+def _size(q: At, v: At, lead: tuple[int, ...], itemsize: int) -> int:
     """The kernels' size of heads; 0 if none serves."""
     (length, features), (keys, value_features) = q[0][-2:], v[0][-2:]
     size = next((size for size in _SIZES if max(features, value_features) <= size), 0)
     fits = (0 < length <= _MOST_ROWS and 0 < keys <= _MOST_ROWS and features and value_features
-            and features % _PACK == value_features % _PACK == 0 < prod(lead))
+            and features * itemsize % _ALIGNED == value_features * itemsize % _ALIGNED == 0
+            and prod(lead) > 0)
     return size if fits else 0
 
 
-def _steps(x: At, lead: int, itemsize: int = 2, aligned: int = 16) -> Steps | None:
+def _steps(x: At, lead: int, itemsize: int, aligned: int = _ALIGNED) -> Steps | None:
     """Along `lead` leading axes and rows, 0 where the array repeats; None if it lies otherwise.
 
     Features are to lie side by side, rows to begin at multiples of `aligned` bytes.
@@ -261,16 +290,22 @@ def _terms(mask: Array | None, dropout_p: float, shared: int) -> Terms | None:
                  dropout_p > 0, shared)
 
 
+def _kernel(which: str, size: int, terms: object, dtype: Any) -> Launcher:
+    kind = "halves" if dtype.itemsize == 2 else "tf32" if settings.tf32 else "float32"
+    return _KERNELS[kind, which, size, terms is not None][dtype]
+
+
 def _of_dtype(mask: Array | None, q: Array) -> bool:
     return mask is None or mask.dtype.kind == "b" or mask.dtype == q.dtype
 
 
 def _last(
-    terms: np.void | None, scale: float, mask: Array | None, dropout_p: float, seed: int | Array
+    terms: np.void | None, dtype: Any, scale: float, mask: Array | None, dropout_p: float,
+    seed: int | Array,
 ) -> tuple[Any, ...]:
     """The last arguments of a kernel: the scale, that of a mask and of dropout, where there are."""
     if terms is None:
-        return (scale * log2(e),)
+        return (scale * log2(e) if dtype.itemsize == 2 else scale,)
     place, number = (NULL, seed) if isinstance(seed, int) else (seed, 0)
     dropped = (keep_threshold(dropout_p), keep_factor(dropout_p)) if dropout_p else (0, 1.0)
     return scale, NULL if mask is None else mask, terms, place, number, *dropped
@@ -282,22 +317,23 @@ def attend(
 ) -> tuple[Array, Array] | None:
     """Write the output; what blocks.py keeps of each query, (..., L, 1): a number and a sum.
 
-    Without a mask and dropout the number is the logarithm of the sum of exponentials, relative to
-    which the sum is 1; else it is the largest score. None, and nothing is written, where the kernel
-    does not serve.
+    Of halves without a mask and dropout the number is the logarithm of the sum of exponentials,
+    relative to which the sum is 1; else it is the largest score. None, and nothing is written,
+    where the kernel does not serve.
     """
     arrays: tuple[Any, ...] = (q, k, v, out)
-    if any(x.dtype != q.dtype or x.data.ptr % 16 for x in arrays):
+    if any(x.dtype != q.dtype or x.data.ptr % _ALIGNED for x in arrays):
         return None
     terms = _terms(mask, dropout_p, shared)
-    launch = plan(*map(_at, arrays), is_causal, terms)
+    launch = plan(*map(_at, arrays), is_causal, terms, q.itemsize)
     if launch is None or not _of_dtype(mask, q):
         return None
     logs, totals = device.empty((2, *out.shape[:-1], 1), np.float32, "attention")
-    _FORWARD[launch.size, terms is not None][q.dtype](
-        launch.grid, (_THREADS,),
+    _kernel("forward", launch.size, terms, q.dtype)(
+        launch.grid, (launch.threads,),
         (*arrays, logs, totals, launch.space,
-         *_last(launch.terms, scale, mask, dropout_p, seed)), shared_mem=launch.shared_bytes)
+         *_last(launch.terms, q.dtype, scale, mask, dropout_p, seed)),
+        shared_mem=launch.shared_bytes)
     return logs, totals
 
 
@@ -313,27 +349,28 @@ def gradients(
         largest, totals: the numbers and sums that it kept.
         made: where the gradients are written, None where they are not needed.
     """
-    if _steps(_at(g), g.ndim - 2) is None or g.data.ptr % 16:  # as the gradient of a sum
+    if _steps(_at(g), g.ndim - 2, g.itemsize) is None or g.data.ptr % _ALIGNED:
+        # as the gradient of a sum
         g = device.xp.ascontiguousarray(g)
     read: tuple[Any, ...] = (q, k, v, attended, g)
-    if any(x.dtype != q.dtype or x.data.ptr % 16 for x in read) or (
+    if any(x.dtype != q.dtype or x.data.ptr % _ALIGNED for x in read) or (
             largest.strides != totals.strides) or any(
-            x is not None and x.data.ptr % 16 for x in made):
+            x is not None and x.data.ptr % _ALIGNED for x in made):
         return False
     terms = _terms(mask, dropout_p, shared)
     launch = gradient_plan(*map(_at, (*read, largest)),
-                           *(None if x is None else _at(x) for x in made), is_causal, terms)
+                           *(None if x is None else _at(x) for x in made), is_causal, terms,
+                           q.itemsize)
     if launch is None or not _of_dtype(mask, q):
         return False
     numbers = device.empty((launch.numbers,), np.float32, "attention_grad")
     dq, dk, dv = (NULL if x is None else x for x in made)
-    common = launch.space, *_last(launch.terms, scale, mask, dropout_p, seed)
-    kernels = launch.size, terms is not None
-    _QUERY_GRADIENTS[kernels][q.dtype](
+    common = launch.space, *_last(launch.terms, q.dtype, scale, mask, dropout_p, seed)
+    _kernel("backward_queries", launch.size, terms, q.dtype)(
         launch.query_grid, (launch.query_threads,),
         (*read, largest, totals, numbers, dq, *common), shared_mem=launch.shared_bytes)
     if made[1] is not None or made[2] is not None:
-        _KEY_GRADIENTS[kernels][q.dtype](
+        _kernel("backward_keys", launch.size, terms, q.dtype)(
             launch.key_grid, (launch.key_threads,), (q, k, v, g, numbers, dk, dv, *common),
             shared_mem=launch.shared_bytes)
     return True

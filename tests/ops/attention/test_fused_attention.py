@@ -19,8 +19,9 @@ from gtensor.ops.attention import fused
 from gtensor.ops.attention.attention import attention
 
 SEEDS = range(10)
-HALVES = ("float16", "bfloat16")
+DTYPES = ("float16", "bfloat16", "float32")
 WORST = 1.1  # times the error of PyTorch's own on the CPU
+EXACT = {"bfloat16": 4e-3, "float32": 5e-7}
 
 
 def error(found: Any, wanted: torch.Tensor) -> float:
@@ -67,7 +68,7 @@ def errors(
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("heads", "lengths", "size"), [
     (2, (130, 130), 64), (1, (70, 150), 64), (1, (140, 70), 128), (2, (64, 64), 40)])
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_values_and_gradients_are_as_exact_as_pytorchs(
     dtype: str, heads: int, lengths: tuple[int, int], size: int, causal: bool
 ) -> None:
@@ -79,7 +80,7 @@ def test_values_and_gradients_are_as_exact_as_pytorchs(
 @pytest.mark.gpu
 @pytest.mark.parametrize("mask", ["boolean", "sum"])
 @pytest.mark.parametrize(("heads", "lengths", "size"), [(2, (40, 70), 64), (1, (70, 40), 128)])
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_masked_attention_is_as_exact_as_pytorchs(
     dtype: str, heads: int, lengths: tuple[int, int], size: int, mask: str
 ) -> None:
@@ -88,18 +89,44 @@ def test_masked_attention_is_as_exact_as_pytorchs(
     assert (ours <= WORST * theirs).all(), (ours / theirs, ours)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"p": 0.5}])
+def test_tf32_rounds_factors_to_ten_bits(
+    options: dict[str, Any], rng: np.random.Generator
+) -> None:
+    """The setting holds for forward and for backward; the sums are float32's."""
+    shape = (2, 80, 64)
+    leaves = tensors(rng, shape, shape, shape, dtype="float32")
+    (g,) = tensors(rng, shape, dtype="float32")
+    for x in leaves:
+        x.requires_grad_()
+    params = {"scale": 0.125, "is_causal": options.get("is_causal", False), "seed": 5,
+              "dropout_p": options.get("p", 0.0)}
+
+    def run() -> list[np.ndarray]:
+        y = attention(*leaves, None, **params)
+        return [x.detach().numpy() for x in (y, *gt.grad([y], leaves, [g]))]
+
+    exact = run()
+    with gt.settings.override(tf32=1):
+        rounded = run()
+    for one, other in zip(rounded, exact, strict=True):
+        assert 5e-5 < error(one, torch.from_numpy(other.astype(np.float64))) < 1e-3
+
+
 # -- what it serves, and what not ------------------------------------------------------------------
 
 
-def at(*shape: int, steps: tuple[int, ...] | None = None) -> fused.At:
-    """The shape and strides of halves; by default contiguous."""
-    return shape, steps or tuple(2 * math.prod(shape[i + 1:]) for i in range(len(shape)))
+def at(*shape: int, steps: tuple[int, ...] | None = None, itemsize: int = 2) -> fused.At:
+    """The shape and strides of halves, or of float32; by default contiguous."""
+    return shape, steps or tuple(itemsize * math.prod(shape[i + 1:]) for i in range(len(shape)))
 
 
 def test_a_plan_says_how_the_kernel_is_launched() -> None:
     q, k = at(2, 3, 130, 64), at(2, 3, 70, 64)
     plan = fused.plan(q, k, k, q, True)
     assert plan is not None and plan.size == 64 and plan.grid == (2 * 3 * 2,)
+    assert plan.threads == 256
     assert plan.shared_bytes == (128 + 4 * 64) * 64 * 2
     space = plan.space
     assert (space["matrices"], space["keys"], space["causal"]) == (6, 70, 1)
@@ -109,6 +136,23 @@ def test_a_plan_says_how_the_kernel_is_launched() -> None:
     wide = fused.plan(at(5, 72), at(9, 72), at(9, 128), at(5, 128), False)
     assert wide is not None and wide.size == 128 and wide.shared_bytes == 2 * plan.shared_bytes
     assert (wide.space["features"], wide.space["value_features"]) == (72, 128)
+
+
+@pytest.mark.parametrize(("features", "size", "rows", "keys"), [
+    (36, 64, 128, 32), (128, 128, 64, 32)])
+def test_a_plan_of_float32_has_other_tiles(features: int, size: int, rows: int, keys: int) -> None:
+    """In as much memory as halves have, of which a GPU lends a block 99 KiB."""
+    q, k = at(2, 3, 130, features, itemsize=4), at(2, 3, 70, features, itemsize=4)
+    plan = fused.plan(q, k, k, q, True, None, 4)
+    assert plan is not None and plan.size == size and plan.grid == (2 * 3 * -(-130 // rows),)
+    assert plan.threads == 128 and plan.shared_bytes == (rows + 4 * keys) * size * 4 <= 96 << 10
+    assert plan.space["rows"].tolist() == (130, *[features] * 4)
+    assert fused.plan(q, k, k, q, True) is None  # as halves
+    saved = at(2, 3, 130, 1, itemsize=4)
+    back = fused.gradient_plan(q, k, k, q, q, saved, q, k, k, True, None, 4)
+    assert back is not None and back.query_threads == back.key_threads == 128
+    assert (back.query_grid, back.key_grid) == (plan.grid, (2 * 3 * -(-70 // rows),))
+    assert back.shared_bytes == 96 << 10 and back.numbers == plan.grid[0] * rows * 3
 
 
 def test_a_plan_has_strides_of_views_and_of_shared_heads() -> None:
@@ -222,9 +266,13 @@ def tensors(rng: np.random.Generator, *shapes: tuple[int, ...], dtype: str = "bf
             for shape in shapes]
 
 
-FORWARD = {"attention_forward_64<__nv_bfloat16>": 1}
-OF_QUERIES, OF_KEYS = ({f"attention_backward_{which}_64<__nv_bfloat16>": 1}
-                       for which in ("queries", "keys"))
+def of_type(ctype: str) -> tuple[dict[str, int], ...]:
+    """Forward, backward of queries, and of keys: once each."""
+    return tuple({f"attention_{which}_64<{ctype}>": 1}
+                 for which in ("forward", "backward_queries", "backward_keys"))
+
+
+FORWARD, OF_QUERIES, OF_KEYS = of_type("__nv_bfloat16")
 
 
 @pytest.mark.host_cuda
@@ -255,6 +303,19 @@ def test_backward_is_two_launches(rng: np.random.Generator) -> None:
     repeated = gt.broadcast_to(g[:1, :1, :1, :1], g.shape)
     assert backward(q, k, v, arrived=repeated) == {
         **OF_QUERIES, **OF_KEYS, "cupy_copy__bfloat16_bfloat16": 1}
+
+
+@pytest.mark.host_cuda
+@pytest.mark.parametrize("tf32", [0, 1])
+def test_float32_is_as_few_launches(tf32: int, rng: np.random.Generator) -> None:
+    q, k, v, g = tensors(rng, *[(2, 3, 20, 20)] * 4, dtype="float32")
+    forward, *backward = of_type("float")
+    with gt.settings.override(tf32=tf32):
+        for x in (q, k, v):
+            x.requires_grad_()
+        made: list[gt.Tensor] = []
+        assert launched(lambda: made.append(F.scaled_dot_product_attention(q, k, v))) == forward
+        assert launched(lambda: made[0].backward(g)) == backward[0] | backward[1]
 
 
 @pytest.mark.host_cuda
@@ -292,11 +353,11 @@ def test_shared_heads_are_two_launches_backward(rng: np.random.Generator) -> Non
 
 @pytest.mark.host_cuda
 @pytest.mark.parametrize("why", [
-    "gradient of a mask", "dropout", "scale", "float32", "features", "alignment", "architecture"])
+    "gradient of a mask", "dropout", "scale", "float64", "features", "alignment", "architecture"])
 def test_what_the_kernel_does_not_serve_takes_blocks(
     why: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    q, k, v = tensors(rng, *[(2, 20, 32)] * 3, dtype="float32" if why == "float32" else "bfloat16")
+    q, k, v = tensors(rng, *[(2, 20, 32)] * 3, dtype="float64" if why == "float64" else "bfloat16")
     options: dict[str, Any] = {}
     if why == "gradient of a mask":  # forward is fused, backward is not
         (options["attn_mask"],) = tensors(rng, (20, 20))
@@ -327,45 +388,48 @@ def exact(q: gt.Tensor, k: gt.Tensor, v: gt.Tensor, **options: Any) -> torch.Ten
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("causal", [False, True])
-def test_views_of_one_projection(causal: bool, rng: np.random.Generator) -> None:
+def test_views_of_one_projection(causal: bool, dtype: str, rng: np.random.Generator) -> None:
     """(B, L, 3, H, E): heads and features lie side by side, and so does the output's memory."""
-    (whole,) = tensors(rng, (2, 37, 3, 4, 16))
+    (whole,) = tensors(rng, (2, 37, 3, 4, 16), dtype=dtype)
     whole.requires_grad_()
     q, k, v = (gt.permute_dims(whole[:, :, i], (0, 2, 1, 3)) for i in range(3))
     y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    assert error(y.detach().numpy(), exact(q, k, v, is_causal=causal)) < 4e-3
+    assert error(y.detach().numpy(), exact(q, k, v, is_causal=causal)) < EXACT[dtype]
     assert y.detach().array.swapaxes(1, 2).flags.c_contiguous
-    g = gt.ones(y.shape, dtype=gt.bfloat16, device="cuda")
+    g = gt.ones(y.shape, dtype=y.dtype, device="cuda")
     y.backward(g)
     wide = torch.from_numpy(whole.detach().numpy().astype(np.float64)).requires_grad_()
     parts = (wide[:, :, i].swapaxes(1, 2) for i in range(3))
     TF.scaled_dot_product_attention(*parts, is_causal=causal).sum().backward()
     assert whole.grad is not None and wide.grad is not None
-    assert error(whole.grad.numpy(), wide.grad) < 6e-3
+    assert error(whole.grad.numpy(), wide.grad) < 1.5 * EXACT[dtype]
 
 
 def check_with_gradients(
     rng: np.random.Generator, leaves: list[gt.Tensor], **options: Any
 ) -> None:
     """The value and the gradients of all inputs, against float64."""
+    dtype = leaves[0].dtype.name
     for x in leaves:
         x.requires_grad_()
     y = F.scaled_dot_product_attention(*leaves, **options)
-    (g,) = tensors(rng, y.shape)
+    (g,) = tensors(rng, y.shape, dtype=dtype)
     y.backward(g)
     wide = [torch.from_numpy(x.detach().numpy().astype(np.float64)).requires_grad_()
             for x in leaves]
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         z = TF.scaled_dot_product_attention(*wide, **options)
     z.backward(torch.from_numpy(g.numpy().astype(np.float64)))
-    assert error(y.detach().numpy(), z.detach()) < 4e-3
+    assert error(y.detach().numpy(), z.detach()) < EXACT[dtype]
     for x, w in zip(leaves, wide, strict=True):
         assert x.grad is not None and w.grad is not None and x.grad.shape == x.shape
-        assert error(x.grad.numpy(), w.grad) < 4e-3
+        assert error(x.grad.numpy(), w.grad) < EXACT[dtype]
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize(("shapes", "options"), [
     (((2, 6, 20, 32), (2, 2, 30, 32), (2, 2, 30, 24)), {"enable_gqa": True}),
     (((2, 4, 140, 32), (2, 2, 140, 32), (2, 2, 140, 72)), {"enable_gqa": True, "is_causal": True}),
@@ -374,18 +438,20 @@ def check_with_gradients(
     (((3, 1, 20, 32), (2, 30, 32), (30, 24)), {}),  # each by others: in blocks
 ])
 def test_grouped_heads_and_broadcast_axes(
-    shapes: tuple[tuple[int, ...], ...], options: dict[str, Any], rng: np.random.Generator
+    shapes: tuple[tuple[int, ...], ...], options: dict[str, Any], dtype: str,
+    rng: np.random.Generator,
 ) -> None:
-    check_with_gradients(rng, tensors(rng, *shapes), **options)
+    check_with_gradients(rng, tensors(rng, *shapes, dtype=dtype), **options)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize(("length", "keys"), [(20, 400), (400, 20)])
 def test_causal_attention_of_other_lengths(
-    length: int, keys: int, rng: np.random.Generator
+    length: int, keys: int, dtype: str, rng: np.random.Generator
 ) -> None:
     """Keys that no query sees have gradients of 0."""
-    leaves = tensors(rng, (2, length, 16), (2, keys, 16), (2, keys, 16))
+    leaves = tensors(rng, (2, length, 16), (2, keys, 16), (2, keys, 16), dtype=dtype)
     check_with_gradients(rng, leaves, is_causal=True)
     assert leaves[1].grad is not None and not leaves[1].grad.numpy()[:, length:].any()
 
@@ -409,13 +475,14 @@ def test_large_and_small_scores(scale: float, rng: np.random.Generator) -> None:
     (((2, 2, 3, 30, 16), (2, 2, 1, 40, 16), (2, 2, 1, 40, 16)), None, {"is_causal": True}),
     (((3, 2, 20, 72), (2, 40, 72), (1, 2, 40, 72)), (3, 1, 20, 40), {"shared": 1}),
 ])
+@pytest.mark.parametrize("dtype", EXACT)
 def test_dropout_drops_the_same_weights_on_every_path(
     shapes: tuple[tuple[int, ...], ...], masked: tuple[int, ...] | None, options: dict[str, Any],
-    rng: np.random.Generator,
+    dtype: str, rng: np.random.Generator,
 ) -> None:
     """Against the CPU's path in float64."""
     params = {"scale": 0.3, "is_causal": False, "dropout_p": 0.4, "seed": 2**62 + 9, **options}
-    ours = tensors(rng, *shapes)
+    ours = tensors(rng, *shapes, dtype=dtype)
     exact = [gt.tensor(x.numpy().astype(np.float64)) for x in ours]
     mask = None if masked is None else rng.random(masked) < 0.7
     found: list[list[np.ndarray]] = []
@@ -429,15 +496,16 @@ def test_dropout_drops_the_same_weights_on_every_path(
         found.append([x.detach().numpy() for x in (y, *gt.grad(
             [y], leaves, [gt.tensor(grad, dtype=y.dtype, device=device)]))])
     for one, other in zip(*found, strict=True):
-        assert error(one, torch.from_numpy(other)) < 6e-3
+        assert error(one, torch.from_numpy(other)) < 1.5 * EXACT[dtype]
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("kind", ["boolean", "infinite", "lowest"])
-def test_a_query_that_sees_no_key(kind: str, rng: np.random.Generator) -> None:
+def test_a_query_that_sees_no_key(kind: str, dtype: str, rng: np.random.Generator) -> None:
     """It gives 0; where all keys have the lowest finite number added, it sees all alike."""
-    leaves = tensors(rng, *[(2, 40, 32)] * 3)
-    (added,) = tensors(rng, (40, 40))
+    leaves = tensors(rng, *[(2, 40, 32)] * 3, dtype=dtype)
+    (added,) = tensors(rng, (40, 40), dtype=dtype)
     added[3] = -3.3e38 if kind == "lowest" else -np.inf
     mask = added > -np.inf if kind == "boolean" else added
     for x in leaves:
@@ -485,12 +553,13 @@ def test_second_derivatives_and_batches_of_examples(rng: np.random.Generator) ->
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("options", [{"is_causal": True}, {"dropout_p": 0.3}])
 def test_ten_runs_are_equal_bit_for_bit(
-    options: dict[str, Any], rng: np.random.Generator
+    options: dict[str, Any], dtype: str, rng: np.random.Generator
 ) -> None:
-    leaves = tensors(rng, (1, 4, 136, 64), (1, 2, 136, 64), (1, 2, 136, 64))
-    (g,) = tensors(rng, (1, 4, 136, 64))
+    leaves = tensors(rng, (1, 4, 136, 64), (1, 2, 136, 64), (1, 2, 136, 64), dtype=dtype)
+    (g,) = tensors(rng, (1, 4, 136, 64), dtype=dtype)
     for x in leaves:
         x.requires_grad_()
 

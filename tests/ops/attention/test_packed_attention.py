@@ -21,18 +21,22 @@ def gradient(x: np.ndarray, kv_heads: int, dtype: str, device: str) -> list[np.n
 
 
 @pytest.mark.host_cuda
+@pytest.mark.parametrize(("dtype", "ctype", "tolerance"), [
+    ("bfloat16", "__nv_bfloat16", 0.03), ("float32", "float", 1e-6)])
 @pytest.mark.parametrize("kv_heads", [1, 2])
-def test_the_kernels_write_one_gradient(kv_heads: int) -> None:
+def test_the_kernels_write_one_gradient(
+    kv_heads: int, dtype: str, ctype: str, tolerance: float
+) -> None:
     """Groups of heads, too: two launches, and none that puts the parts together."""
     configure("eager")
     x = np.random.default_rng(0).standard_normal((2, 40, 2 + 2 * kv_heads, 16), np.float32)
     reset_counters()
-    found = gradient(x, kv_heads, "bfloat16", "cuda")
+    found = gradient(x, kv_heads, dtype, "cuda")
     kernels = {name for name in counters().kernels if not name.startswith("cupy_copy")}
-    assert kernels == {f"attention_{name}_64<__nv_bfloat16>"
+    assert kernels == {f"attention_{name}_64<{ctype}>"
                        for name in ("forward", "backward_queries", "backward_keys")}
     for one, other in zip(found, gradient(x, kv_heads, "float64", "cpu"), strict=True):
-        np.testing.assert_allclose(one, other, atol=0.03 * np.abs(other).max())
+        np.testing.assert_allclose(one, other, atol=tolerance * np.abs(other).max())
 
 
 @pytest.mark.parametrize("shape,kv_heads", [((4, 5, 2), 2), ((4, 3), 1), ((4, 3, 2), 0)])
