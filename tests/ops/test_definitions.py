@@ -37,7 +37,6 @@ THROUGH = {  # ops without samples, whose inputs must fit each other -> the op t
     "group_norm_sums": "group_norm",
     "inplace_abn_grad": "inplace_abn", "inplace_abn_input": "inplace_abn",
     "linear_grads": "linear", "feed_forward_grads": "feed_forward",
-    "gated_grads": "gated", "swish_gated_grads": "swish_gated",
     "linear_scan_grad": "linear_scan",
     "lstm_grad": "lstm", "gru_grad": "gru",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.op import Op, op
+from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, alike, apart, normal, unary
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import along, axis_index, from_end
@@ -18,7 +18,7 @@ from gtensor.ops.build.pointwise import partial, pointwise
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
 
 
@@ -82,9 +82,7 @@ gated_grad_gate = fused(
     doc="The gradient of gated(x, gate) with respect to the gate.",
 )
 
-gated_grads = together(
-    "gated_grads", ("gated_grad_gate", "g a b"), ("gated_grad", "g b"),
-    doc="Both gradients of gated(x, gate) in one pass: the gate's, and that of x.")
+together("gated_grads", ("gated_grad_gate", "g a b"), ("gated_grad", "g b"))
 
 gated = op(
     "gated", **paths(_GATED), floating=True,
@@ -105,9 +103,7 @@ swish_gated_grad_gate = fused(
     doc="The gradient of swish_gated(gate, x) with respect to the gate.",
 )
 
-swish_gated_grads = together(
-    "swish_gated_grads", ("swish_gated", "a g"), ("swish_gated_grad_gate", "g a b"),
-    doc="Both gradients of swish_gated(gate, x) in one pass: that of x, and the gate's.")
+together("swish_gated_grads", ("swish_gated", "a g"), ("swish_gated_grad_gate", "g a b"))
 
 swish_gated = op(
     "swish_gated", **paths(_SWISH_GATED), floating=True,
@@ -120,78 +116,67 @@ swish_gated = op(
 )
 
 
-# -- gates of the two halves of one array ----------------------------------------------------------
+# -- SwiGLU of one array ---------------------------------------------------------------------------
 
 
-def _halves(ns: Namespace, x: ArrayOrTensor) -> tuple[Any, Any]:
+def _swiglu_path(device: Device, x: Array, *, out: Array | None = None) -> Array:
+    half = x.shape[-1] // 2
+    if out is None:
+        out = device.empty((*x.shape[:-1], half), x.dtype, "swiglu")
+    return raw[device.type].swish_gated(x[..., :half], x[..., half:], out=out)
+
+
+def _swiglu_grad_path(device: Device, g: Array, x: Array, *, out: Array | None = None) -> Array:
+    """Both halves of the gradient in one array."""
+    half, ns = x.shape[-1] // 2, raw[device.type]
+    gate, value = x[..., :half], x[..., half:]
+    if out is None:
+        out = device.empty(x.shape, x.dtype, "swiglu_grad")
+    if device.type == "cuda":
+        ns.swish_gated_grads(g, gate, value, out=(out[..., half:], out[..., :half]))
+        return out
+    ns.swish_gated_grad_gate(g, gate, value, out=out[..., :half])
+    ns.swish_gated(gate, g, out=out[..., half:])
+    return out
+
+
+def _split(ns: Namespace, x: ArrayOrTensor) -> tuple[Any, Any]:
     half = x.shape[-1] // 2
     return ns.slice(x, key=along(-1, 0, half)), ns.slice(x, key=along(-1, half, None))
 
 
-def _of_halves(name: str, gate: str, first: Path, last: Path, reference: Path, doc: str) -> Op:
-    """Register a gate of the halves of the last axis, and its gradient, which is one array.
-
-    Args:
-        gate: the name of the op of both halves; "<gate>_grads" has both gradients.
-        first, last: `(ns, g, a, b, **out)`, the gradients of the halves a and b.
-    """
-    grad = f"{name}_grad"
-
-    def path(device: Device, x: Array, *, out: Array | None = None) -> Array:
-        ns = raw[device.type]
-        if out is None:
-            out = device.empty((*x.shape[:-1], x.shape[-1] // 2), x.dtype, name)
-        made: Array = getattr(ns, gate)(*_halves(ns, x), out=out)
-        return made
-
-    def grad_path(device: Device, g: Array, x: Array, *, out: Array | None = None) -> Array:
-        ns = raw[device.type]
-        if out is None:
-            out = device.empty(x.shape, x.dtype, grad)
-        halves, (to_first, to_last) = _halves(ns, x), _halves(ns, out)
-        if device.type == "cpu":
-            first(ns, g, *halves, out=to_first)
-            last(ns, g, *halves, out=to_last)
-        else:
-            getattr(ns, f"{gate}_grads")(g, *halves, out=(to_last, to_first))
-        return out
-
-    def grad_composed(g: Tensor, x: Tensor) -> Any:
-        halves = _halves(recorded, x)
-        return recorded.concat(first(recorded, g, *halves), last(recorded, g, *halves), axis=-1,
-                               sizes=(halves[0].shape[-1],) * 2)
-
-    def backward(ns: Namespace, step: Step, g: Array) -> None:
-        step.give(0, getattr(ns, grad)(g, *step.saved))
-
-    def tangent(
-        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
-    ) -> Any:
-        (a, b), (da, db) = (_halves(ns, x) for x in (primals[0], tangents[0]))
-        return ns.add(first(ns, da, a, b), last(ns, db, a, b))
-
-    op(grad, **placed(grad_path), backward=None, tangent=None, composed=grad_composed,
-       batch=trailing,
-       samples=[Sample(((*shape[:-1], shape[-1] // 2), shape)) for shape in ((3, 4), (2, 3, 2))],
-       doc=f"The gradient of {name}, in the shape of its input.")
-    return op(
-        name, **placed(path), floating=True, saves={"x": "x"}, backward=backward, tangent=tangent,
-        batch=unchanged,
-        samples=[Sample((shape,)) for shape in ((3, 4), (6,), (2, 3, 2), (0, 4), (2, 0))],
-        reference=lambda torch, x: reference(torch, *x.chunk(2, -1)), doc=doc)
+def _swiglu_grad_composed(g: Tensor, x: Tensor) -> Tensor:
+    gate, value = _split(recorded, x)
+    return recorded.concat(recorded.swish_gated_grad_gate(g, gate, value),
+                           recorded.swish_gated(gate, g), axis=-1,
+                           sizes=(gate.shape[-1],) * 2)
 
 
-glu_op = _of_halves(
-    "glu", "gated", lambda ns, g, a, b, **out: ns.gated_grad(g, b, **out),
-    lambda ns, g, a, b, **out: ns.gated_grad_gate(g, a, b, **out),
-    lambda torch, a, b: a * torch.sigmoid(b), "a * sigmoid(b) with the halves a and b of the last "
-    "axis.")
+def _swiglu_backward(ns: Namespace, step: Step, g: Array) -> None:
+    step.give(0, ns.swiglu_grad(g, *step.saved))
 
-swiglu_op = _of_halves(
-    "swiglu", "swish_gated", lambda ns, g, a, b, **out: ns.swish_gated_grad_gate(g, a, b, **out),
-    lambda ns, g, a, b, **out: ns.swish_gated(a, g, **out),
-    lambda torch, a, b: torch.nn.functional.silu(a) * b, "silu(a) * b with the halves a and b of "
-    "the last axis.")
+
+def _swiglu_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Any:
+    (gate, value), (dgate, dvalue) = (_split(ns, x) for x in (primals[0], tangents[0]))
+    return ns.add(ns.swish_gated_grad_gate(dgate, gate, value), ns.swish_gated(gate, dvalue))
+
+
+swiglu_grad = op(
+    "swiglu_grad", **placed(_swiglu_grad_path), backward=None, tangent=None,
+    composed=_swiglu_grad_composed, batch=trailing,
+    samples=[Sample(((*shape[:-1], shape[-1] // 2), shape)) for shape in ((3, 4), (2, 3, 2))],
+    doc="The gradient of swiglu, in the shape of its input.",
+)
+
+swiglu_op = op(
+    "swiglu", **placed(_swiglu_path), saves={"x": "x"},
+    backward=_swiglu_backward, tangent=_swiglu_tangent, batch=unchanged,
+    samples=[Sample((shape,)) for shape in ((3, 4), (6,), (2, 3, 2), (0, 4), (2, 0))],
+    reference=lambda torch, x: torch.nn.functional.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],
+    doc="silu(a) * b with the halves a and b of the last axis.",
+)
 
 
 # -- public functions ------------------------------------------------------------------------------
@@ -218,8 +203,6 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     Source: Dauphin et al., "Language modeling with gated convolutional networks", 2016.
     """
     axis, half = _half("glu", input, dim)
-    if axis == -1:
-        return glu_op(input)
     return gated(input[along(axis, 0, half)], input[along(axis, half, None)])
 
 

@@ -122,40 +122,27 @@ def fused(name: str, formula: Path | Formula, *, gpu: Path | None = None, by_ops
               batch=broadcasting, **more)
 
 
-def together(name: str, last: tuple[str, str], first: tuple[str, str], doc: str) -> Op:
-    """Register the op of two gradients of one function, for the `together` of `pointwise`.
-
-    On CUDA both are one kernel. On the CPU each is a pass of its own, so rules there make one after
-    the other is given away.
+def together(name: str, last: tuple[str, str], first: tuple[str, str]) -> None:
+    """Give CUDA's raw namespace one kernel of two gradients, for the `together` of `pointwise`.
 
     Args:
         last, first: of the last input's gradient and of the first one's: the name of an op that is
             a formula, and its inputs among "g a b", the function's gradient and its inputs.
     """
-    def given(order: str, g: Any, a: Any, b: Any) -> list[Any]:
-        return [{"g": g, "a": a, "b": b}[letter] for letter in order.split()]
-
-    def values(ns: Any, g: Any, a: Any, b: Any) -> tuple[Any, Any]:
-        return tuple([registry[of].cpu.made(ns, *given(order, g, a, b))  # type: ignore
+    def values(ns: Any, g: Any, a: Any, b: Any) -> tuple[Any, ...]:
+        given = {"g": g, "a": a, "b": b}
+        return tuple([registry[of].cpu.made(ns, *[given[x] for x in order.split()])  # type: ignore
                       for of, order in (last, first)])
-
-    def cpu(g: Array, a: Array, b: Array, *, out: Array | None = None) -> tuple[Array, Array]:
-        ns = raw["cpu"]
-        before = getattr(ns, first[0])(*given(first[1], g, a, b))  # g may be written next
-        return getattr(ns, last[0])(*given(last[1], g, a, b), out=out), before
 
     kernel = _cuda_path(Formula(name, values))
 
-    def gpu(g: Array, a: Array, b: Array, *, out: Any = None) -> tuple[Array, Array]:
+    def path(g: Array, a: Array, b: Array, *, out: Any = None) -> tuple[Array, Array]:
         if out is not None and not isinstance(out, tuple):
             out = out, cupy().empty(g.shape, g.dtype)
         found: tuple[Array, Array] = kernel(g, a, b, out=out)
         return found
 
-    return op(name, inputs="g a b", cpu=cpu, gpu=gpu, backward=None, tangent=None,
-              batch=lambda ns, run, inputs, mapped, params: broadcasting(
-                  ns, run, inputs, mapped, params),
-              samples=None, doc=doc)  # it returns two arrays: tested through the function
+    setattr(raw["cuda"], name, path)
 
 
 def paths(formula: Formula) -> dict[str, Any]:

@@ -94,8 +94,8 @@ _TOGETHER = """\
 class pointwise:
     """`backward=pointwise(partial(...), partial(...))`: one per input, None for no derivative.
 
-    `together` names an op of two inputs' gradients, which CUDA runs where both are needed: of g and
-    the inputs it returns the last input's, written to its `out`, and the first one's.
+    `together` names a function of CUDA's raw namespace that makes two inputs' gradients at once: of
+    g and the inputs it returns the last input's, written to its `out`, and the first one's.
     """
 
     batch = staticmethod(broadcasting)
