@@ -137,14 +137,16 @@ CONVOLUTIONS = {  # shape of x, of the weight, parameters
 }
 
 
-@pytest.mark.parametrize("most_weights", [512, 0])  # their gradients without columns, and with
+@pytest.mark.parametrize(("most_weights", "together"), [
+    (512, 0), (0, 8 << 20), (0, 0)])  # without columns, with outputs moved with them, or alone
 @pytest.mark.parametrize("into", ["new", "added", "strided"])
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_convolutions_write_into_any_buffer(
-    case: str, into: str, most_weights: int, rng: np.random.Generator,
+    case: str, into: str, most_weights: int, together: int, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(paths, "MOST_WEIGHTS", most_weights)
+    monkeypatch.setattr(paths, "MOVED_TOGETHER", together)
     x_shape, weight_shape, given = CONVOLUTIONS[case]
     params = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, **given}
     x, weight = rng.standard_normal(x_shape), rng.standard_normal(weight_shape)

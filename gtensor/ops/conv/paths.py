@@ -307,9 +307,9 @@ _COL2IM = raw("im2col.cu", "col2im")
 _WEIGHT_GRADIENT = raw("weight_gradient.cu", "conv_weight_gradient")
 
 
-# Bytes of outputs that are moved beside columns: a copy of its own takes fewer instructions an
-# element, which more bytes pay for its launch.
-MOVED_BESIDE = 4 << 20
+# Bytes of columns and outputs that one launch moves. Two take fewer instructions an element, which
+# with more bytes pay for the second launch.
+MOVED_TOGETHER = 8 << 20
 _TAPS = 9  # `GT_TAPS` in weight_gradient.cu
 
 # With fewer output positions a product for each image is too narrow for cuBLAS's tiles.
@@ -371,8 +371,9 @@ class GpuTiles:
     def factors(self, x: Array, y: Array, tile: slice) -> tuple[Array, Array]:
         """The tile's columns of x and its `outputs` of y; of few bytes to move, by one launch."""
         part = y[tile]
+        values = part.size + len(part) * self.taps * self.positions
         if (len(part) < 2 or self.positions == 1 or x.dtype != y.dtype
-                or not part.flags.c_contiguous or part.nbytes > MOVED_BESIDE):
+                or not part.flags.c_contiguous or values * part.itemsize > MOVED_TOGETHER):
             return self.gather(x, tile), self.outputs(y, tile)
         n, outputs = part.shape[:2]
         columns, moved = self.columns(tile), cupy().empty((outputs, n, self.positions), y.dtype)
