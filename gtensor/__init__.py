@@ -18,8 +18,18 @@ import sys as _sys
 from typing import TYPE_CHECKING
 
 from gtensor import linalg, memory, ops, random
-from gtensor.array.array_api import __array_namespace_info__
-from gtensor.array.creation import (
+from gtensor.backend import (
+    Device,
+    DeviceError,
+    cuda_device_count,
+    default_device,
+    set_default_device,
+    visible_devices,
+)
+from gtensor.backend import get_device as device
+from gtensor.creation.array_api import __array_namespace_info__
+from gtensor.creation.dtypes import *
+from gtensor.creation.new_tensors import (
     arange,
     asarray,
     empty,
@@ -36,32 +46,17 @@ from gtensor.array.creation import (
     zeros,
     zeros_like,
 )
-from gtensor.array.dtypes import *
-from gtensor.backend import (
-    Device,
-    DeviceError,
-    cuda_device_count,
-    default_device,
-    set_default_device,
-    visible_devices,
-)
-from gtensor.backend import get_device as device
-from gtensor.engine import backward as _backward  # which gives Tensor its method
-from gtensor.engine.context import (
-    enable_grad,
-    is_grad_enabled,
-    no_grad,
-    set_grad_enabled,
-)
-from gtensor.engine.errors import AnomalyError, ConsumedError, GradientError, LevelError
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor, _unpickled
+from gtensor.engine.handle.context import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from gtensor.engine.handle.errors import AnomalyError, ConsumedError, GradientError, LevelError
+from gtensor.engine.handle.tensor import Tensor, _unpickled
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
+from gtensor.engine.walk import backward as _backward  # which gives Tensor its method
 from gtensor.memory.trace.owners import find_in as _find_in
 from gtensor.ops import *
-from gtensor.ops.build.pointwise import identity as SAME
-from gtensor.ops.build.pointwise import partial as d
-from gtensor.ops.build.pointwise import pointwise
+from gtensor.ops.define.pointwise import identity as SAME
+from gtensor.ops.define.pointwise import partial as d
+from gtensor.ops.define.pointwise import pointwise
 from gtensor.random import manual_seed
 from gtensor.settings import settings
 from gtensor.system.bus import ListenerError, listen
@@ -72,7 +67,7 @@ if TYPE_CHECKING:
     from gtensor import checkpoint, data, distributed, fft, func, models, nn, optim, profiler
     from gtensor import testing as testing
     from gtensor.amp import autocast
-    from gtensor.engine.anomaly import detect_anomaly
+    from gtensor.engine.walk.anomaly import detect_anomaly
     from gtensor.execution.graphs import Graph
     from gtensor.execution.streams import Event, stream
     from gtensor.func import (
@@ -102,7 +97,7 @@ else:
         ), "gtensor.func"),
         **dict.fromkeys(("Event", "stream"), "gtensor.execution.streams"),
         "Graph": "gtensor.execution.graphs", "autocast": "gtensor.amp",
-        "detect_anomaly": "gtensor.engine.anomaly"})
+        "detect_anomaly": "gtensor.engine.walk.anomaly"})
 
 _find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from gtensor.array.dtypes import bfloat16, float16
 from gtensor.backend import element_type
-from gtensor.engine.casting import Casts
-from gtensor.engine.context import Block, casting, current_casts, set_casts
+from gtensor.creation.dtypes import bfloat16, float16
+from gtensor.engine.handle.context import Block, casting, current_casts, set_casts
+from gtensor.engine.run.casting import Casts
 from gtensor.execution.graphs import around_captures
 from gtensor.memory.serving import unserved
 from gtensor.ops.updates.casts import cast

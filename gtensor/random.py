@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from gtensor.array.creation import DEFAULT_FLOAT, tensor
 from gtensor.backend import Device, element_type
-from gtensor.engine.levels import vectorizing
-from gtensor.engine.tensor import Tensor, is_floating
+from gtensor.creation.new_tensors import DEFAULT_FLOAT, tensor
+from gtensor.engine.handle.tensor import Tensor, is_floating
+from gtensor.engine.tape.levels import vectorizing
 from gtensor.execution.graphs import around_captures
 from gtensor.system.fork_safety import free_at_forks
 

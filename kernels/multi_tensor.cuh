@@ -54,7 +54,7 @@ __device__ inline double gt_option(const Table &table, int tensor, int k) {
   return live != nullptr ? live[k] : table.own[row][k];
 }
 
-// The largest number of T less some units in the last place (`largest` of ops/build/updates.py).
+// The largest number of T less some units in the last place (`largest` of ops/define/updates.py).
 template <typename T>
 __device__ inline double gt_largest();
 template <>

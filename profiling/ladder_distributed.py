@@ -32,7 +32,7 @@ from ladder_command import Figure, Options, Part, main
 import gtensor as gt
 from gtensor.distributed import Communicator, DataParallel
 from gtensor.distributed.alone import Alone
-from gtensor.engine.tape import Node
+from gtensor.engine.handle.node import Node
 from gtensor.nn import functional as F
 
 STEPS = Path(__file__).with_name("distributed_steps.py")

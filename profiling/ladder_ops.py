@@ -24,9 +24,9 @@ from ladder_command import Figure, Options, Part, main
 from workloads import values
 
 import gtensor as gt
-from gtensor.engine.op import Op, registry
-from gtensor.engine.samples import Sample
-from gtensor.ops.build import formula_numpy
+from gtensor.engine.tape.op import Op, registry
+from gtensor.engine.tape.samples import Sample
+from gtensor.ops.define import formula_numpy
 
 SIZES = (1_000, 1_000_000)
 MOST, BESIDE = 1.5, 1e-6

@@ -58,7 +58,7 @@ import gtensor as gt
 import gtensor.nn.functional  # registers its ops
 from gtensor.backend import kernels
 from gtensor.backend.matmul_kernel import matmul_into
-from gtensor.engine.op import Op, registry
+from gtensor.engine.tape.op import Op, registry
 from gtensor.ops.attention.attention import attention
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import TOLERANCES, CheckError, close, to_numpy

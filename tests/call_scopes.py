@@ -7,8 +7,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.engine import bind, call_text, context
-from gtensor.engine.op import registry
+from gtensor.engine.handle import context
+from gtensor.engine.run import bind, call_text
+from gtensor.engine.tape.op import registry
 
 
 @contextmanager

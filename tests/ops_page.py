@@ -32,13 +32,13 @@ import gtensor.distributed  # registers its ops
 import gtensor.nn.functional  # and nn its own
 import gtensor.ops
 from gtensor.backend import cuda, kernels
-from gtensor.engine.op import Op, registry
-from gtensor.engine.samples import Sample
-from gtensor.engine.slots import RawStep
-from gtensor.engine.storage import BORROWED
-from gtensor.engine.tape import Leaf
-from gtensor.engine.tensor import FLOATING
-from gtensor.ops.build import batching
+from gtensor.engine.handle.node import Leaf
+from gtensor.engine.handle.storage import BORROWED
+from gtensor.engine.handle.tensor import FLOATING
+from gtensor.engine.tape.op import Op, registry
+from gtensor.engine.tape.samples import Sample
+from gtensor.engine.walk.slots import RawStep
+from gtensor.ops.define import batching
 from gtensor.testing.cases import samples_of
 
 ON_GPU = Path(__file__).resolve().parents[1] / "profiling" / "results" / "h200" / "ops.json"

@@ -27,7 +27,7 @@ FLOORS = {  # of rooms; a room within another has its own only where it differs
     "memory.workspace": 2.4,
     "memory.__init__": 2.5, "execution": 2.6,
     "engine": 3, "array": 3.5, "random": 3.6,
-    "ops": 4, "ops.build": 4.0, "ops.elementwise": 4.1, "ops.arrange": 4.2, "ops.reduce": 4.3,
+    "ops": 4, "ops.define": 4.0, "ops.elementwise": 4.1, "ops.arrange": 4.2, "ops.reduce": 4.3,
     "ops.scan": 4.5, "ops.linalg": 4.4, "ops.fft": 4.6, "ops.order": 4.4, "ops.activations": 4.4,
     "ops.conv": 4.5, "ops.pool": 4.6, "ops.norms": 4.6, "ops.attention": 4.6, "ops.losses": 4.6,
     "ops.recurrent": 4.6, "ops.updates": 4.1, "ops.__init__": 4.7, "linalg": 4.8, "fft": 4.8,
@@ -352,7 +352,7 @@ HARMLESS = {
                  "if TYPE_CHECKING:\n    from gtensor.ops import add\n",
     "ops/b.py": "'''Reads kernels/ by name.'''\nfrom gtensor.engine import b\nfrom .a import x\n"
                 "x = 'activation.cuh'\n",
-    "engine/namespaces.py": "NEEDED = ('add',)\nrecorded = 1\n",
+    "engine/handle/namespaces.py": "NEEDED = ('add',)\nrecorded = 1\n",
     "engine/e.py": "def f(self, x):\n    return self.ns.add(x, x.matmul(x))\n",
     "engine/c.py": "from gtensor.engine import a\n",
     "memory/b.py": "def f(x):\n    return x.open(), read_text(x)\n",

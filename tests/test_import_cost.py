@@ -25,7 +25,7 @@ LATE = {"amp", "checkpoint", "data", "fft", "func", "nn", "optim", "profiler", "
 LATE_MODULES = {f"gtensor.{name}" for name in (
     *LATE, "system.atomic", "backend.blas", "backend.cublas", "backend.cuda_graphs",
     "backend.cuda_guards", "cli",
-    "engine.anomaly", "engine.casting", "execution.streams", "hostcuda", "memory.workspace",
+    "engine.walk.anomaly", "engine.run.casting", "execution.streams", "hostcuda", "memory.workspace",
     "ops.recurrent",
     "memory.trace.curves", "memory.trace.lifetimes", "memory.plan.plan", "memory.trace.reading",
     "memory.plan.recording", "memory.trace.snapshots", "memory.trace.timeline_page",
@@ -97,7 +97,7 @@ def test_all_ops_are_defined_from_the_start() -> None:
     """But a few, which come with `gtensor.distributed` and the modules of `gtensor.nn`."""
     count, *later = fresh(
         "import importlib, json, pkgutil, gtensor\n"
-        "from gtensor.engine.op import registry\n"
+        "from gtensor.engine.tape.op import registry\n"
         "before = {*registry}\n"
         "for found in pkgutil.walk_packages(gtensor.__path__, 'gtensor.'):\n"
         "    if 'hostcuda' not in found.name and not found.name.endswith('__main__'):\n"
@@ -105,7 +105,7 @@ def test_all_ops_are_defined_from_the_start() -> None:
         "print(json.dumps([len(before), *{*registry} - before]))")
     assert count > 250 and {*later} == LATE_OPS
     assert fresh("import json, gtensor.nn, gtensor.distributed\n"
-                 "from gtensor.engine.op import registry\n"
+                 "from gtensor.engine.tape.op import registry\n"
                  f"print(json.dumps([*{LATE_OPS!r} - {{*registry}}]))") == []
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import ops_page
 import pytest
 
-from gtensor.engine.op import Op, registry
+from gtensor.engine.tape.op import Op, registry
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "ops.md"
 

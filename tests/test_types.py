@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 import gtensor as gt
-import gtensor.array.dtypes
+import gtensor.creation.dtypes
 from tests import typed_script
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,7 +108,7 @@ def test_what_the_modules_of_ops_declare_is_public() -> None:
     """Each name once, and none that hides a family or a module."""
     declared = [name for name, _ in declared_in(ROOT / "gtensor" / "ops")]
     assert sorted(declared) == gt.ops.__all__
-    assert {*declared, *gtensor.array.dtypes.__all__} <= {*gt.__all__}
+    assert {*declared, *gtensor.creation.dtypes.__all__} <= {*gt.__all__}
     assert len(gt.__all__) == len({*gt.__all__})
     folders = {path.stem for path in (ROOT / "gtensor" / "ops").glob("*/")}
     assert not folders & {*declared}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import gtensor as gt
 import gtensor.backend.blas  # loaded now: its text is no memory of a function
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 
 SIDE = 512
 UNIT = SIDE * SIDE * 4

@@ -10,7 +10,7 @@ import numpy as np
 import reference  # docs/site/pages.py has put its folder on the path
 
 from gtensor import Tensor
-from gtensor.engine.op import Op
+from gtensor.engine.tape.op import Op
 
 _KINDS = {
     inspect.Parameter.POSITIONAL_ONLY: griffe.ParameterKind.positional_only,
@@ -21,7 +21,7 @@ _KINDS = {
 }
 # Classes that users get and do not make: their entries have no signature of a constructor.
 NOT_CALLED = ("distributed.communicator.Communicator", "distributed.work.Work",
-              "engine.tensor.Tensor", "profiler.profiles.Profile")
+              "engine.handle.tensor.Tensor", "profiler.profiles.Profile")
 
 
 def function(name: str, live: Any, parent: griffe.Object) -> griffe.Function:
@@ -64,8 +64,8 @@ class Live(griffe.Extension):
                 parent.set_member(name, constant(name, live, parent))
         for path in NOT_CALLED:
             pkg[path].del_member("__init__")
-        known = pkg["engine.tensor.Tensor"].all_members
-        methods = pkg["engine.methods.Methods"]  # declares some, without docstrings
+        known = pkg["engine.handle.tensor.Tensor"].all_members
+        methods = pkg["engine.handle.methods.Methods"]  # declares some, without docstrings
         for name in dir(Tensor):
             live = getattr(Tensor, name)
             if name.startswith("_") or not callable(live) or (

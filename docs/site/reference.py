@@ -71,17 +71,17 @@ PAGES = (  # in the order of the navigation
 SHOWN_ELSEWHERE = ("gtensor.ops",)  # all of its names are gtensor's
 # The sections of the page of gt: title, and the modules or families of ops whose names it has.
 SECTIONS = {
-    "Making tensors": ("gtensor.array.creation",),
-    "Dtypes": ("gtensor.array.dtypes", "dtype"),
+    "Making tensors": ("gtensor.creation.new_tensors",),
+    "Dtypes": ("gtensor.creation.dtypes", "dtype"),
     "Elementwise": ("elementwise",),
     "Reductions": ("reduce", "scan"),
     "Shapes and indices": ("arrange",),
     "Sorting, searching, sets": ("order",),
     "Products": ("linalg",),
-    "Gradients": ("gtensor.engine.context", "gtensor.engine.anomaly", "gtensor.engine.errors"),
+    "Gradients": ("gtensor.engine.handle.context", "gtensor.engine.walk.anomaly", "gtensor.engine.handle.errors"),
     "Devices": ("gtensor.backend.devices",),
-    "Ops of your own": ("gtensor.engine.op", "gtensor.engine.samples",
-                        "gtensor.ops.build.pointwise"),
+    "Ops of your own": ("gtensor.engine.tape.op", "gtensor.engine.tape.samples",
+                        "gtensor.ops.define.pointwise"),
     "Events": ("gtensor.system.bus",),
 }
 OTHERS = "Constants and queries"
@@ -145,9 +145,9 @@ def families() -> dict[str, str]:
 def section_of(name: str, value: Any) -> str:
     """The section of the page of gt that has a name."""
     place = "dtype" if isinstance(value, np.dtype) else getattr(value, "__module__", "")
-    if place == "gtensor.engine.op" and name != "gtensor.op":
+    if place == "gtensor.engine.tape.op" and name != "gtensor.op":
         place = families()[value.name]
-    elif place.startswith("gtensor.ops.") and place != "gtensor.ops.build.pointwise":
+    elif place.startswith("gtensor.ops.") and place != "gtensor.ops.define.pointwise":
         place = place.split(".")[2]
     return next((title for title, places in SECTIONS.items() if place in places), OTHERS)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gtensor.checkpoint.layout import Entry
 from gtensor.checkpoint.state import memory_of
-from gtensor.engine.tensor import Tensor, is_floating
+from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.system.files import printable
 
 Rename = Callable[[str], str | None] | Mapping[str, str | None] | None

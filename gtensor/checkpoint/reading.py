@@ -21,7 +21,7 @@ import numpy as np
 from gtensor.backend import Device, get_device
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import LENGTH_BYTES, Entry, Header, header_length, parse
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.system.files import MOST_INDEX_BYTES, open_regular, opened, read_text, size_within
 
 if TYPE_CHECKING:

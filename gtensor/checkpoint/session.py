@@ -15,15 +15,15 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from gtensor import random as random_numbers
-from gtensor.array.creation import empty
 from gtensor.backend import Device, get_device
 from gtensor.checkpoint.errors import CheckpointError, CheckpointMismatch
 from gtensor.checkpoint.matching import Rename, Report, fit
 from gtensor.checkpoint.reading import PathLike, safe_open
 from gtensor.checkpoint.state import Packer, memory_of, names_in, to_text, unpack
 from gtensor.checkpoint.writing import write_tensors
-from gtensor.engine.context import no_grad
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import empty
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn.module import Module
 from gtensor.system.atomic import make_folder_of
 from gtensor.system.documents import told

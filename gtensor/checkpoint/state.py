@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend import refuse_mask
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array

@@ -19,7 +19,7 @@ from gtensor.backend import Device, device_of, refuse_mask
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import build
 from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike, read_index
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.memory import size_of
 from gtensor.system.atomic import Lock, locked, mode_of, naming, replacing, sync_folder, write
 

@@ -11,10 +11,10 @@ from shutil import get_terminal_size
 from tempfile import TemporaryDirectory
 
 from gtensor.memory.trace.export import check_folder
-from gtensor.profiler import nsys
-from gtensor.profiler.nsys_export import read
-from gtensor.profiler.nsys_tables import tables
-from gtensor.profiler.nsys_work import Session
+from gtensor.profiler.nsys import sessions as nsys
+from gtensor.profiler.nsys.export import read
+from gtensor.profiler.nsys.tables import tables
+from gtensor.profiler.nsys.work import Session
 from gtensor.profiler.spans import ProfileError
 from gtensor.system.atomic import make_folder_of
 from gtensor.system.commands import found_command

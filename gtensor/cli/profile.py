@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.cli.recipes import recipe_parser
 from gtensor.profiler import Profile, ProfileError, compare, profile
-from gtensor.profiler.nsys import STEPS
+from gtensor.profiler.nsys.sessions import STEPS
 from gtensor.profiler.steps import parsed
 from gtensor.profiler.table import GROUPS, ORDERS, steps_of
 from gtensor.settings import settings

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.array.creation import DEFAULT_FLOAT, asarray, empty
 from gtensor.backend import Device, host_array
-from gtensor.engine.context import no_grad
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import DEFAULT_FLOAT, asarray, empty
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import Tensor
 
 
 def default_collate(items: Sequence[Any]) -> Any:

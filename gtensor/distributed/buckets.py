@@ -18,9 +18,9 @@ import numpy as np
 
 from gtensor.backend.layouts import address
 from gtensor.distributed.errors import DistributedError
-from gtensor.engine.context import no_grad
-from gtensor.engine.errors import GradientError
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.errors import GradientError
+from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.memory.contract.adaptors import category
 from gtensor.memory.trace.owners import Found, find_with
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array
     from gtensor.distributed.communicator import Communicator
     from gtensor.distributed.work import Work
-    from gtensor.engine.tape import Node
+    from gtensor.engine.handle.node import Node
 
 FIRST_BYTES = 1 << 20  # of the first bucket at most: it is complete early
 LEAST = 8  # buckets, if the parameters allow, so that small networks overlap, too

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.communicator import Communicator
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import first_tangent
-from gtensor.ops.build.arguments import want_tensors
-from gtensor.ops.build.batching import Inputs, Mapped
-from gtensor.ops.build.path_builders import placed
+from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.batching import Inputs, Mapped
+from gtensor.ops.define.path_builders import placed
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step
 
 _ONE = {"comm": Communicator(Alone())}
 

@@ -16,9 +16,9 @@ from gtensor.distributed.alone import Done
 from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.failing import Log, note_abort
 from gtensor.distributed.work import Check, Pending, Work, missed
-from gtensor.engine.in_place import check_writable
-from gtensor.engine.outside import OutsideWrite
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.run.external_writes import ExternalWrite
+from gtensor.engine.run.writable import check_writable
 from gtensor.settings import settings
 from gtensor.system import ranges
 from gtensor.system.source_line import user_frame
@@ -218,7 +218,7 @@ class Communicator:
     def _in_place(self, name: str, a: Any, async_op: bool, start: Any, options: Options) -> Work:
         given = self._raw(name, a)
         check_writable(name, given)
-        write = OutsideWrite(a, name) if isinstance(a, Tensor) else None
+        write = ExternalWrite(a, name) if isinstance(a, Tensor) else None
         text, check = self._begin(name, given, options)
         used = _contiguous(given)
 
@@ -243,7 +243,7 @@ class Communicator:
             raise ValueError(
                 f"{name} was given out of shape {target.shape} and dtype {target.dtype} on "
                 f"{device_of(target)}; wanted {shape}, {given.dtype} on {device}")
-        write = OutsideWrite(out, name) if isinstance(out, Tensor) else None
+        write = ExternalWrite(out, name) if isinstance(out, Tensor) else None
         text, check = self._begin(name, given, options)
         direct = target is not None and target.flags.c_contiguous
         used: Any = target if direct else device.empty(shape, given.dtype, name)

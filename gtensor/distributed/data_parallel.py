@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from gtensor.distributed.buckets import Bucket, Reducer
 from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.weights import Weight, weighed
-from gtensor.engine.context import grad_enabled, no_grad
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.context import grad_enabled, no_grad
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn.module import Module
 
 if TYPE_CHECKING:

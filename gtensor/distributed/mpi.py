@@ -22,7 +22,7 @@ import numpy as np
 
 from gtensor.backend import device_of
 from gtensor.distributed.errors import DistributedError
-from gtensor.engine.tensor import is_floating
+from gtensor.engine.handle.tensor import is_floating
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -13,17 +13,18 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.distributed.alone import Alone
 from gtensor.distributed.communicator import Communicator
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tensor import Tensor, wrap
-from gtensor.ops.build.batching import Inputs, Mapped
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, normal
+from gtensor.ops.define.batching import Inputs, Mapped
+from gtensor.ops.define.path_builders import placed, settled
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step
 
 
 class Weight:

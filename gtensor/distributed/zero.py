@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
-from gtensor.array.creation import asarray, tensor, zeros
+from gtensor.creation.new_tensors import asarray, tensor, zeros
 from gtensor.distributed.data_parallel import differing
 from gtensor.distributed.errors import DistributedError
-from gtensor.engine.context import enable_grad, no_grad
-from gtensor.engine.in_place import Write, count_write, write_all
-from gtensor.engine.outside import relocate
-from gtensor.engine.tensor import Tensor, is_floating, wrap
+from gtensor.engine.handle.context import enable_grad, no_grad
+from gtensor.engine.handle.tensor import Tensor, is_floating, wrap
+from gtensor.engine.run.external_writes import relocate
+from gtensor.engine.run.grouped_writes import Write, write_all
+from gtensor.engine.run.writable import count_write
 from gtensor.nn.utils import by_dtype, clip_grad_norm_
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import clipping
 from gtensor.optim import SGD, Adam, AdamW, Lion
 from gtensor.optim.optimizer import Group, Optimizer, Parameters
 from gtensor.system.documents import UNLOADED, Facts
@@ -315,9 +316,9 @@ class ZeroOptimizer(Optimizer):
         parts = self.comm.all_gather_object(mine)
         norm = max(parts) if order == inf else sum(part**order for part in parts)**(1 / order)
         if norm > max_norm:
-            factor = max_norm / (norm + optimizer_kernels.TINY)
+            factor = max_norm / (norm + clipping.TINY)
             gradients = [leaf.grad for leaf in own if leaf.grad is not None]
-            write_all([Write(optimizer_kernels.scale, some, [
+            write_all([Write(clipping.scale, some, [
                 tensor(factor, dtype="float64", device=some[0].device)], {})
                 for some in by_dtype(gradients)])
         return tensor(norm)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gtensor import memory
 from gtensor.backend import Device
-from gtensor.engine.errors import LevelError
-from gtensor.engine.levels import running
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.errors import LevelError
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.levels import running
 from gtensor.engine.transforms.batched import Vectorized
 from gtensor.func.trees import Tree, at_leaves, leaves, rebuilt
 from gtensor.ops.arrange.joining import concat, stack
@@ -23,7 +23,7 @@ from gtensor.system.bus import MemoryEvent, listen
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
-    from gtensor.engine.typing import Namespace
+    from gtensor.engine.handle.namespaces import Namespace
 
 Randomness = Literal["error", "different", "same"]
 T = TypeVar("T")

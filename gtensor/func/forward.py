@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from gtensor.engine.levels import running
-from gtensor.engine.tensor import Tensor, check_like, is_floating, zeros
+from gtensor.engine.handle.tensor import Tensor, check_like, is_floating, zeros
+from gtensor.engine.tape.levels import running
 from gtensor.engine.transforms.dual import Directional
 from gtensor.func.batching import ChunkSize, vmap
 from gtensor.func.trees import Tree, at_leaves, leaves, rebuilt

@@ -8,13 +8,14 @@ from typing import Any, overload
 import numpy as np
 
 from gtensor.backend import owner
-from gtensor.engine.backward import depends_on_others, gradients, root_node
-from gtensor.engine.context import differentiating, enable_grad, is_grad_enabled
-from gtensor.engine.errors import GradientError
-from gtensor.engine.levels import Traced, lifted
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.tape import Node, Record, hangs_on
-from gtensor.engine.tensor import Tensor, is_floating, wrap, zeros
+from gtensor.engine.handle.context import differentiating, enable_grad, is_grad_enabled
+from gtensor.engine.handle.errors import GradientError
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.node import Node, hangs_on
+from gtensor.engine.handle.tensor import Tensor, is_floating, wrap, zeros
+from gtensor.engine.tape.levels import Traced, lifted
+from gtensor.engine.tape.record import Record
+from gtensor.engine.walk.backward import depends_on_others, gradients, root_node
 from gtensor.func.batching import vmap
 from gtensor.func.forward import result_tensors, split
 from gtensor.func.trees import Tree, at_leaves, leaves, mapped, rebuilt

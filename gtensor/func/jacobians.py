@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from gtensor.array.creation import eye
-from gtensor.engine.tensor import Tensor, is_floating, zeros
+from gtensor.creation.new_tensors import eye
+from gtensor.engine.handle.tensor import Tensor, is_floating, zeros
 from gtensor.func.batching import ChunkSize, check_chunk_size, in_chunks, joined, moved_axis
 from gtensor.func.forward import along_all, jvp
 from gtensor.func.gradients import grad, vjp

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.func.batching import ChunkSize, Randomness, vmap
 from gtensor.func.gradients import grad
 from gtensor.func.trees import Tree

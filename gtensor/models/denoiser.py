@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from gtensor import random
-from gtensor.array.creation import arange, empty, full
-from gtensor.engine.context import no_grad
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import arange, empty, full
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.models.stack import Stack
 from gtensor.nn import functional as F
 from gtensor.nn import init

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gtensor.array.creation import tensor
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.memory.workspace import Workspace
 
 

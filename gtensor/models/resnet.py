@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.abn import ABN, InPlaceABN
 from gtensor.nn.containers import Sequential

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from gtensor.array.creation import zeros
-from gtensor.engine.context import no_grad
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import zeros
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.models.language import check_tokens
 from gtensor.models.stack import Stack
 from gtensor.nn import functional as F

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from gtensor.array.creation import empty
-from gtensor.engine.context import no_grad
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import empty
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.convolution import Conv2d
 from gtensor.nn.layers import DeviceLike, Linear

@@ -8,9 +8,9 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gtensor.array.creation import arange, empty, zeros
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import arange, empty, zeros
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.hooks import is_plain
@@ -29,7 +29,7 @@ from gtensor.ops import where
 from gtensor.ops.activations.dropout import activated_dropout
 from gtensor.ops.attention.attention import attention_weights
 from gtensor.ops.attention.packed import packed_attention
-from gtensor.ops.build.arguments import refuse_unsupported, want_tensors
+from gtensor.ops.define.arguments import refuse_unsupported, want_tensors
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike

@@ -6,7 +6,7 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Va
 from itertools import count
 from typing import Any, Generic, Self, TypeVar, overload
 
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 

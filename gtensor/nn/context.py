@@ -6,18 +6,18 @@ import threading
 from math import isfinite
 from typing import Any
 
-from gtensor.array.creation import zeros
 from gtensor.backend import Device, DeviceError
-from gtensor.engine.cached_values import CachedValue
-from gtensor.engine.context import grad_enabled, is_recomputing, no_grad, same_again
-from gtensor.engine.errors import GradientError
-from gtensor.engine.renewed import Renewed
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import zeros
+from gtensor.engine.handle.context import grad_enabled, is_recomputing, no_grad, same_again
+from gtensor.engine.handle.errors import GradientError
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.cached_values import CachedValue
+from gtensor.engine.run.double_buffer import DoubleBuffer
 from gtensor.memory.workspace import Workspace
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.attention import context as ops
-from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.system.fork_safety import free_at_forks
 
 
@@ -31,8 +31,8 @@ class _Memory:
         self.lock = threading.RLock()
         free_at_forks(self.lock)
         self.workspaces: dict[Device, Workspace] = {}
-        self.contexts = Renewed()
-        self.rounded = Renewed()
+        self.contexts = DoubleBuffer()
+        self.rounded = DoubleBuffer()
         self.latest: dict[str, Tensor | None] = {"rounded": None}  # the context in a half type
         self.cached: CachedValue[Tensor] = CachedValue()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from gtensor.array.creation import asarray, from_dlpack
 from gtensor.backend import Device
-from gtensor.engine.context import no_grad
-from gtensor.engine.tensor import FLOATING, Tensor
+from gtensor.creation.new_tensors import asarray, from_dlpack
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import FLOATING, Tensor
 from gtensor.nn.parameter import Parameter
 
 if TYPE_CHECKING:

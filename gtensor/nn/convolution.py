@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.layers import DeviceLike, weight_and_bias
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.build.arguments import refuse_unsupported
+from gtensor.ops.define.arguments import refuse_unsupported
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike

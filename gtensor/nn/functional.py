@@ -10,8 +10,8 @@ Importing this module registers the ops behind it.
 
 from __future__ import annotations
 
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import broadcast_arrays
 from gtensor.ops.activations.activation import (
     elu,
@@ -44,9 +44,9 @@ from gtensor.ops.arrange.embedding import embedding
 from gtensor.ops.arrange.padding import pad
 from gtensor.ops.attention.attention import scaled_dot_product_attention
 from gtensor.ops.attention.rotary import rotary_embedding
-from gtensor.ops.build.arguments import autocast, same_dtype
-from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.conv.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
+from gtensor.ops.define.arguments import autocast, same_dtype
+from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.elementwise import exponentials
 from gtensor.ops.linalg.feed_forward import feed_forward
 from gtensor.ops.linalg.linear import linear

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from gtensor.engine.hooks import RemovableHandle
+from gtensor.engine.handle.hooks import RemovableHandle
 from gtensor.nn.running import run
 from gtensor.system.bus import bus
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 from gtensor import random
-from gtensor.array.creation import arange
-from gtensor.engine.context import no_grad
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import arange
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import sign, where
 from gtensor.ops.linalg.decompositions import qr
 

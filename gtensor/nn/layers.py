@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gtensor.array.creation import empty
 from gtensor.backend import Device
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import empty
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.hooks import is_plain
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.activations.dropout import residual_dropout
-from gtensor.ops.build.arguments import refuse_unsupported, want_tensors
+from gtensor.ops.define.arguments import refuse_unsupported, want_tensors
 from gtensor.ops.linalg.linear import linear_sum
 
 if TYPE_CHECKING:

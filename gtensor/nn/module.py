@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from gtensor.array.creation import zeros
-from gtensor.engine.cached_values import CachedValue
-from gtensor.engine.context import no_grad
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import zeros
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.cached_values import CachedValue
 from gtensor.nn.conversion import Movable, value_of
 from gtensor.nn.hooks import Hooked
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.updates.optimizer_kernels import total_norm
+from gtensor.ops.updates.clipping import total_norm
 from gtensor.system.documents import UNLOADED, Facts
 from gtensor.system.interrupts import undivided
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gtensor.array.creation import empty, zeros
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import empty, zeros
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.hooks import is_plain
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.build.arguments import want_tensors
+from gtensor.ops.define.arguments import want_tensors
 from gtensor.ops.norms.layer_norm import layer_norm_for_products
 from gtensor.ops.norms.rms_norm import rms_norm_for_products
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gtensor.array.creation import tensor
-from gtensor.engine.cached_values import CachedValue
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.updates.optimizer_kernels import total_norm
+from gtensor.creation.new_tensors import tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.cached_values import CachedValue
+from gtensor.ops.updates.clipping import total_norm
 
 if TYPE_CHECKING:
-    from gtensor.engine.typing import Operand
+    from gtensor.engine.handle.tensor import Operand
 
 _FIELDS = tuple(name for name in Tensor.__slots__ if name != "__weakref__")
 

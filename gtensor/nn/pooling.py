@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.module import Module
-from gtensor.ops.build.arguments import refuse_unsupported
+from gtensor.ops.define.arguments import refuse_unsupported
 
 Sizes = int | tuple[int, ...]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gtensor.array.creation import empty, zeros
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import empty, zeros
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.layers import DeviceLike
@@ -14,7 +14,7 @@ from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops import concat, stack
 from gtensor.ops.arrange.shape import clone
-from gtensor.ops.build.arguments import refuse_unsupported, same_dtype, want_tensors
+from gtensor.ops.define.arguments import refuse_unsupported, same_dtype, want_tensors
 from gtensor.ops.recurrent.gru import gru_layer
 from gtensor.ops.recurrent.lstm import lstm_layer
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable
 from math import inf, isfinite
 from typing import TypeVar
 
-from gtensor.array.creation import zeros
-from gtensor.engine.cached_values import CachedValue
-from gtensor.engine.checkpointing import run_region
-from gtensor.engine.context import grad_enabled, no_grad
-from gtensor.engine.in_place import Write, write_all
-from gtensor.engine.levels import Traced
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import zeros
+from gtensor.engine.handle.context import grad_enabled, no_grad
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.cached_values import CachedValue
+from gtensor.engine.run.checkpointing import run_region
+from gtensor.engine.run.grouped_writes import Write, write_all
+from gtensor.engine.tape.levels import Traced
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.build.arguments import refuse_unsupported
+from gtensor.ops.define.arguments import refuse_unsupported
 from gtensor.ops.linalg.norms import vector_norm, weight_norm_op
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import clipping
 from gtensor.random import repetition
 
 __all__ = [
@@ -53,14 +53,14 @@ def clip_grad_norm_(
     gradients = _gradients(parameters)
     if not gradients:
         return zeros(())
-    norm, factor = optimizer_kernels.total_norm(gradients, order, float(max_norm))
+    norm, factor = clipping.total_norm(gradients, order, float(max_norm))
     with no_grad():
         if error_if_nonfinite and not isfinite(norm.item()):
             raise ValueError(f"the norm of order {order if order < inf else 'inf'} of the gradients"
                              f" is {norm.item()}, so they cannot be clipped; find the op with "
                              "gt.detect_anomaly()")
         if factor.device.type != "cpu" or factor.item() != 1:
-            write_all([Write(optimizer_kernels.scale, some, [factor], {})
+            write_all([Write(clipping.scale, some, [factor], {})
                        for some in by_dtype(gradients)])
     return norm
 
@@ -74,7 +74,7 @@ def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -
         raise ValueError(f"clip_value={clip_value} given; wanted a number of 0 or more")
     params = {"options": [{"limit": float(clip_value)}]}
     with no_grad():
-        write_all([Write(optimizer_kernels.clip, some, [], params)
+        write_all([Write(clipping.clip, some, [], params)
                    for some in by_dtype(_gradients(parameters))])
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine import methods
-from gtensor.engine.namespaces import public
-from gtensor.engine.op import Op, registry
+from gtensor.engine.handle import methods
+from gtensor.engine.handle.namespaces import public
+from gtensor.engine.tape.op import Op, registry
 from gtensor.ops.activations import *
 from gtensor.ops.arrange import *
 from gtensor.ops.attention import *

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import optimizers
 from gtensor.optim.optimizer import Group, Optimizer, Parameters, check_betas, check_numbers
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Adam(Optimizer):
     the mean square becomes infinite, and the parameter no longer changes.
     """
 
-    update = optimizer_kernels.adam
+    update = optimizers.adam
     state_names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
     decoupled = False
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gtensor.array.creation import asarray, empty, tensor
-from gtensor.engine.context import no_grad
-from gtensor.engine.in_place import Write, write_all
-from gtensor.engine.tensor import Tensor, is_floating
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.creation.new_tensors import asarray, empty, tensor
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import Tensor, is_floating
+from gtensor.engine.run.grouped_writes import Write, write_all
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.updates import moving_average
 from gtensor.system.documents import UNLOADED, Facts
 from gtensor.system.interrupts import undivided
 
@@ -109,7 +109,7 @@ class EMA:
             params: Params = {"options": [{"weight": 1 - self._share()}]}
             if device in live:
                 params["live"] = [live[device]]
-            writes.append(Write(optimizer_kernels.average, averages, weights, params))
+            writes.append(Write(moving_average.average, averages, weights, params))
 
         def count() -> None:
             self.n_averaged += not captured

@@ -8,13 +8,13 @@ from math import inf
 from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakKeyDictionary
 
-from gtensor.array.creation import asarray, full
 from gtensor.backend import get_device
-from gtensor.engine.context import no_grad
-from gtensor.engine.in_place import Write, write_all
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import asarray, full
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.grouped_writes import Write, write_all
 from gtensor.nn.utils import by_dtype
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import loss_scale
 from gtensor.system.documents import UNLOADED, Facts
 from gtensor.system.interrupts import undivided, undivided_wait
 
@@ -150,7 +150,7 @@ class GradScaler:
                     self._refuse_capture(device)
                     found[device] = device.fill(device.empty((), "float32", "GradScaler"), 0)
                 flag = asarray(found[device], device=device)
-                writes.append(Write(optimizer_kernels.unscale, [*some, flag], [scale], {}))
+                writes.append(Write(loss_scale.unscale, [*some, flag], [scale], {}))
             write_all(writes, partial(self._stages.__setitem__, optimizer, _UNSCALED))
 
     def _enter(self, optimizer: Optimizer, stage: str) -> None:
@@ -220,7 +220,7 @@ class GradScaler:
                 if new_scale is not None:
                     scale[...] = new_scale
                 else:
-                    write_all([Write(optimizer_kernels.update_scale, [scale, self._counted(),
+                    write_all([Write(loss_scale.update_scale, [scale, self._counted(),
                                                                       *flags], [], {
                         "growth": self._growth_factor, "backoff": self._backoff_factor,
                         "interval": self._growth_interval})])

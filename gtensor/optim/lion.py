@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import optimizers
 from gtensor.optim.optimizer import Group, Optimizer, Parameters, check_betas
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Lion(Optimizer):
     advise a learning rate 3 to 10 times smaller than AdamW's, and a weight decay larger by as much.
     """
 
-    update = optimizer_kernels.lion
+    update = optimizers.lion
     state_names = ("exp_avg",)
 
     def __init__(self, params: Parameters, lr: float = 1e-4,

@@ -9,14 +9,15 @@ from numbers import Number
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
 
-from gtensor.array.creation import asarray
 from gtensor.backend import DeviceError
-from gtensor.engine.context import enable_grad, no_grad
-from gtensor.engine.in_place import Write, refuse_unwritable, write_all
-from gtensor.engine.op import Op
-from gtensor.engine.tensor import Tensor, is_like
+from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.context import enable_grad, no_grad
+from gtensor.engine.handle.tensor import Tensor, is_like
+from gtensor.engine.run.grouped_writes import Write, write_all
+from gtensor.engine.run.writable import refuse_unwritable
+from gtensor.engine.tape.op import Op
 from gtensor.nn.module import Module
-from gtensor.ops.updates.optimizer_kernels import update_of
+from gtensor.ops.define.updates import update_of
 from gtensor.system.bus import phase
 from gtensor.system.documents import UNLOADED, Facts, is_number, plain
 from gtensor.system.interrupts import undivided
@@ -24,7 +25,7 @@ from gtensor.system.interrupts import undivided
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
-    from gtensor.ops.build.formula import Key
+    from gtensor.ops.define.formula import Key
 
 Group: TypeAlias = dict[str, Any]  # parameters ("params") and their options
 Parameters: TypeAlias = Iterable[Tensor] | Iterable[Group]

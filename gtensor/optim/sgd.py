@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import optimizers
 from gtensor.optim.optimizer import Group, Optimizer, Parameters, check_numbers
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class SGD(Optimizer):
     followed instead (or, with `nesterov`, in advance). `maximize` negates the gradient.
     """
 
-    update = optimizer_kernels.sgd
+    update = optimizers.sgd
     state_names = ("momentum_buffer",)
 
     def __init__(self, params: Parameters, lr: float = 1e-3, momentum: float = 0.0,

@@ -12,7 +12,7 @@ from weakref import ref
 import numpy as np
 
 from gtensor.backend import device_of
-from gtensor.engine.errors import GradientError
+from gtensor.engine.handle.errors import GradientError
 from gtensor.profiler.open_events import Open
 from gtensor.system.bus import BatchEvent, OpEvent, Registered, bus
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from gtensor.backend import Device, cuda_device_count, device_of, get_device, host
 from gtensor.backend.timing import launches, mark, seconds_between
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.profiler.machine import machine
 from gtensor.profiler.open_events import Open
 from gtensor.profiler.spans import ProfileError, Recorded, Span

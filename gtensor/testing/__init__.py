@@ -23,7 +23,7 @@ import numpy as np
 
 import gtensor.nn  # noqa: F401  whose ops come with it
 from gtensor.backend import Device, cuda_device_count, get_device
-from gtensor.engine.op import Op, registry
+from gtensor.engine.tape.op import Op, registry
 from gtensor.testing import derivatives, values
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import (

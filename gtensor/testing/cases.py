@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from gtensor.backend import Device
-from gtensor.engine.context import no_grad
-from gtensor.engine.op import Op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import FLOATING, Tensor, wrap
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import FLOATING, Tensor, wrap
+from gtensor.engine.tape.op import Op
+from gtensor.engine.tape.samples import Sample
 from gtensor.func.gradients import grad
-from gtensor.ops.build import formula_numpy, path_builders
+from gtensor.ops.define import formula_numpy, path_builders
 from gtensor.testing.compare import CheckError, to_numpy
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike, Params
-    from gtensor.engine.typing import Operand
+    from gtensor.engine.handle.tensor import Operand
 
 Layout: TypeAlias = "Callable[[Any, Array], Array]"
 FLOAT64 = np.dtype(np.float64)

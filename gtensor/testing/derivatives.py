@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend import get_device
-from gtensor.engine.errors import GradientError
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import FLOATING, Tensor, wrap
+from gtensor.engine.handle.errors import GradientError
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import FLOATING, Tensor, wrap
 from gtensor.func.gradients import grad
 from gtensor.settings import settings
 from gtensor.testing.cases import FLOAT64, NEVER, Case

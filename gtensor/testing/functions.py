@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import Device
-from gtensor.engine.tensor import Tensor, is_floating, wrap
+from gtensor.engine.handle.tensor import Tensor, is_floating, wrap
 from gtensor.func.batching import vmap
 from gtensor.func.forward import jvp, jvp_batched
 from gtensor.func.gradients import vjp

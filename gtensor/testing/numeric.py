@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import Device
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.func.gradients import grad
 from gtensor.testing.compare import CheckError, GradcheckError, close, to_numpy, unwritten
 

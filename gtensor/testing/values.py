@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import device_of, get_device
-from gtensor.engine.errors import SizeError
-from gtensor.engine.tensor import FLOATING, Tensor
+from gtensor.engine.handle.errors import SizeError
+from gtensor.engine.handle.tensor import FLOATING, Tensor
 from gtensor.func.batching import vmap
 from gtensor.settings import settings
 from gtensor.testing.cases import FLOAT64, LAYOUTS, NEVER, Case, chosen, strided

@@ -16,7 +16,7 @@ import numpy as np
 
 from gtensor.checkpoint import CheckpointError, safe_open
 from gtensor.checkpoint.session import description, names_of, progress_in
-from gtensor.engine.tensor import is_floating
+from gtensor.engine.handle.tensor import is_floating
 from gtensor.nn.module import Module
 from gtensor.system.documents import Facts
 from gtensor.train.errors import UserError

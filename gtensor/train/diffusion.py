@@ -11,10 +11,10 @@ import numpy as np
 
 from gtensor import checkpoint as files
 from gtensor import nn, random
-from gtensor.array.creation import tensor
 from gtensor.backend import get_device
+from gtensor.creation.new_tensors import tensor
 from gtensor.data import ArrayDataset
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.models.denoiser import Denoiser, DenoiserConfig, noise_levels
 from gtensor.optim import EMA
 from gtensor.train.accounting import Account

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gtensor import nn
-from gtensor.array.creation import tensor
+from gtensor.creation.new_tensors import tensor
 from gtensor.data import ArrayDataset
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.train.accounting import Account, account, memory_table, size
 from gtensor.train.errors import require

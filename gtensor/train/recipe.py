@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from gtensor import nn
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.train.accounting import Account, account, memory_table
 from gtensor.train.errors import UserError
 

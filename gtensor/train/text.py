@@ -9,10 +9,10 @@ from hashlib import sha256
 import numpy as np
 
 from gtensor import nn
-from gtensor.array.creation import tensor
-from gtensor.array.dtypes import int64
+from gtensor.creation.dtypes import int64
+from gtensor.creation.new_tensors import tensor
 from gtensor.data import ArrayDataset
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.models.gpt import GPT, GPTConfig
 from gtensor.nn import functional as F
 from gtensor.system.files import read_all

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor import memory, nn, random
-from gtensor.array.creation import tensor
 from gtensor.backend import get_device
+from gtensor.creation.new_tensors import tensor
 from gtensor.data import DataLoader
-from gtensor.engine.context import no_grad
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.optim import EMA, AdamW
 from gtensor.optim.lr_scheduler import warmup_cosine
 from gtensor.system.documents import Facts

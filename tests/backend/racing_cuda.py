@@ -17,15 +17,15 @@ from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.cuda_guards import guarded_rule
 from gtensor.backend.devices import Device
 from gtensor.backend.ordering import Ordering
-from gtensor.engine import namespaces
-from gtensor.engine.op import registry
-from gtensor.engine.tensor import wrap
+from gtensor.engine.handle import namespaces
+from gtensor.engine.handle.tensor import wrap
+from gtensor.engine.tape.op import registry
 from gtensor.memory import Arena
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import optimizers
 from tests.memory.arena.model_streams import ModelStream
 
 _UPDATES = {op.name: op for op in (
-    optimizer_kernels.sgd, optimizer_kernels.adam, optimizer_kernels.lion)}
+    optimizers.sgd, optimizers.adam, optimizers.lion)}
 
 
 class Stream(ModelStream):

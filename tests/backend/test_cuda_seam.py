@@ -13,11 +13,11 @@ import pytest
 from simulated import SimulatedSegments
 
 import gtensor as gt
-from gtensor.array import creation
 from gtensor.backend import cuda, cuda_memory, cuda_streams
 from gtensor.backend.streams import SimulatedStream
-from gtensor.engine.anomaly import NanFinder
-from gtensor.engine.tensor import wrap
+from gtensor.creation import new_tensors as creation
+from gtensor.engine.handle.tensor import wrap
+from gtensor.engine.walk.anomaly import NanFinder
 from gtensor.memory import Arena
 from gtensor.ops.arrange.index_keys import normalized
 from gtensor.system.bus import GradientEvent

@@ -10,7 +10,7 @@ import pytest
 import gtensor as gt
 from gtensor.backend import cuda_guards
 from gtensor.backend.ordering import Ordering, Replays, Touched
-from gtensor.engine.slots import RawStep
+from gtensor.engine.walk.slots import RawStep
 from gtensor.optim import SGD, Adam, Lion
 
 from .racing_cuda import RacingCuda, racing

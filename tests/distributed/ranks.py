@@ -19,7 +19,7 @@ import numpy as np
 from gtensor.backend import device_of
 from gtensor.distributed import Communicator
 from gtensor.distributed.communicator import FIRST
-from gtensor.engine.tensor import is_floating
+from gtensor.engine.handle.tensor import is_floating
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 900.0  # of a world of processes

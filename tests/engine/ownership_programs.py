@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import gtensor as gt
 from gtensor.backend import get_device, owner
-from gtensor.engine.op import Op
-from gtensor.engine.slots import PRESENT, RawStep, _sole
-from gtensor.engine.storage import UNREAD
-from gtensor.engine.tensor import wrap
+from gtensor.engine.handle.storage import UNREAD
+from gtensor.engine.handle.tensor import wrap
+from gtensor.engine.tape.op import Op
+from gtensor.engine.walk.slots import PRESENT, RawStep, _sole
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "ownership.md"
 ROW, MATRIX = (4,), (3, 4)

@@ -18,9 +18,9 @@ from usage import PYTHON, SIDE, UNIT, measure
 
 import gtensor as gt
 from gtensor.backend.layouts import address
-from gtensor.engine.context import record_ops
-from gtensor.engine.op import Op
-from gtensor.engine.storage import UNREAD
+from gtensor.engine.handle.context import record_ops
+from gtensor.engine.handle.storage import UNREAD
+from gtensor.engine.tape.op import Op
 from gtensor.nn import functional as F
 
 RNG = np.random.default_rng(5)

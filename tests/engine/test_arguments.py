@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gtensor.engine.arguments import _inspected, arguments_of
+from gtensor.engine.tape.arguments import _inspected, arguments_of
 
 
 def wrapped(function: Any) -> Any:

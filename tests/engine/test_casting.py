@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.engine import backward, call_text, casting, levels
-from gtensor.engine.context import current_casts
-from gtensor.engine.op import Op, registry
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.context import current_casts
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run import call_text, casting
+from gtensor.engine.tape import levels
+from gtensor.engine.tape.op import Op, registry
+from gtensor.engine.walk import backward
 from gtensor.nn import functional as F
 from gtensor.nn.utils import checkpoint
 from gtensor.testing.cases import samples_of

@@ -14,7 +14,7 @@ from usage import traced
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.engine.tape import Record
+from gtensor.engine.tape.record import Record
 from gtensor.nn.utils import checkpoint
 
 from .regions import draw, tensors_of

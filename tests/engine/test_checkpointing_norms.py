@@ -120,7 +120,7 @@ def test_an_input_without_its_flag_is_caught(monkeypatch: pytest.MonkeyPatch) ->
     def unflagged(plan: Any, values: Any, handles: Any) -> Any:
         return tuple(values), ()
 
-    monkeypatch.setattr("gtensor.engine.checkpointing.saves", unflagged)
-    monkeypatch.setattr("gtensor.engine.checkpointing._stays", lambda x: None)
+    monkeypatch.setattr("gtensor.engine.run.checkpointing.saves", unflagged)
+    monkeypatch.setattr("gtensor.engine.run.checkpointing._stays", lambda x: None)
     with pytest.raises(AssertionError):
         test_in_place_norms_copy_a_regions_input_once_a_run()

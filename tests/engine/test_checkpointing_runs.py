@@ -10,7 +10,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.engine.context import STATE
+from gtensor.engine.handle.context import STATE
 from gtensor.nn import functional as F
 from gtensor.nn import utils
 from gtensor.nn.utils import checkpoint

@@ -10,9 +10,9 @@ import pytest
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.engine.slots import PLACED, RawStep
-from gtensor.engine.tape import Node
-from gtensor.engine.tensor import wrap
+from gtensor.engine.handle.node import Node
+from gtensor.engine.handle.tensor import wrap
+from gtensor.engine.walk.slots import PLACED, RawStep
 from gtensor.nn import functional as F
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import gtensor as gt
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 
 
 def pair(shape=(3, 4)):

@@ -12,8 +12,8 @@ import pytest
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.engine.cached_values import CachedValue
-from gtensor.engine.casting import _LeafCasts
+from gtensor.engine.run.cached_values import CachedValue
+from gtensor.engine.run.casting import _LeafCasts
 from gtensor.nn.utils import weight_norm
 from gtensor.ops.updates.casts import cast
 

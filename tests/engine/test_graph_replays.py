@@ -8,8 +8,8 @@ import pytest
 import gtensor as gt
 from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.cuda_graphs import Capture
-from gtensor.engine.op import registry
-from gtensor.engine.overwrite import apply_keeping
+from gtensor.engine.run.take_over import apply_keeping
+from gtensor.engine.tape.op import registry
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.engine.op import Op
+from gtensor.engine.tape.op import Op
 
 HERE = r"\(.*test_graph_states\.py:"
 

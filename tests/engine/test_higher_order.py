@@ -12,7 +12,7 @@ import torch
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.engine import context
+from gtensor.engine.handle import context
 
 
 def scalar(value: float) -> gt.Tensor:

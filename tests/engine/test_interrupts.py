@@ -14,8 +14,8 @@ from memory.invariants import check
 
 import gtensor as gt
 from gtensor import nn, optim
-from gtensor.engine import backward
-from gtensor.engine.context import grad_enabled, innermost, record_ops
+from gtensor.engine.handle.context import grad_enabled, innermost, record_ops
+from gtensor.engine.walk import backward
 from gtensor.memory import Arena, HostSegments
 from gtensor.system.bus import bus, here, phase
 

@@ -14,8 +14,8 @@ from torch.func import jvp as torch_jvp
 from torch.func import vmap as torch_vmap
 
 import gtensor as gt
-from gtensor.engine.context import STATE
-from gtensor.engine.op import registry
+from gtensor.engine.handle.context import STATE
+from gtensor.engine.tape.op import registry
 from gtensor.engine.transforms import dual
 from gtensor.func import batching
 from gtensor.nn.utils import checkpoint

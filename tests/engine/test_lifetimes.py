@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.engine.op import Op
-from gtensor.engine.storage import Storage
-from gtensor.engine.tape import Record
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.storage import Storage
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import Op
+from gtensor.engine.tape.record import Record
 
 LONG = 100_000
 

@@ -18,8 +18,9 @@ import gtensor as gt
 from gtensor import nn
 from gtensor.backend.ordering import Ordering
 from gtensor.backend.streams import SimulatedStream
-from gtensor.engine import complete
-from gtensor.engine.tape import Node, Record
+from gtensor.engine.handle.node import Node
+from gtensor.engine.tape.record import Record
+from gtensor.engine.walk import complete
 from gtensor.memory import Arena
 from gtensor.profiler.listeners import SavedArrays
 from gtensor.system import bus as bus_module

@@ -15,10 +15,10 @@ from together import in_threads
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.engine.errors import ConsumedError
-from gtensor.engine.op import Op, registry
-from gtensor.engine.overwrite import apply_over, overwritable
-from gtensor.engine.storage import Storage
+from gtensor.engine.handle.errors import ConsumedError
+from gtensor.engine.handle.storage import Storage
+from gtensor.engine.run.take_over import apply_over, overwritable
+from gtensor.engine.tape.op import Op, registry
 
 
 def _scaled_path(x: Any, w: Any, *, by: float, out: Any = None) -> Any:

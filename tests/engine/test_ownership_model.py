@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import gtensor as gt
-from gtensor.engine import slots, tensor
-from gtensor.engine.op import Op
-from gtensor.engine.slots import RawStep, Storage
-from gtensor.engine.taken import Takeable
+from gtensor.engine.handle import tensor
+from gtensor.engine.tape.op import Op
+from gtensor.engine.tape.taken import Takeable
+from gtensor.engine.walk import slots
+from gtensor.engine.walk.slots import RawStep, Storage
 
 from .ownership_programs import DOCUMENT, MODEL, Program, Run, programs
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.engine.errors import ConsumedError
-from gtensor.engine.op import registry
-from gtensor.engine.overwrite import apply_keeping
-from gtensor.engine.recompute import Recipe
+from gtensor.engine.handle.errors import ConsumedError
+from gtensor.engine.run.take_over import apply_keeping
+from gtensor.engine.tape.op import registry
+from gtensor.engine.tape.recipes import Recipe
 
 from .test_overwrite import leaf, over, rng
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.engine.bind import bind
-from gtensor.engine.op import registry
+from gtensor.engine.run.bind import bind
+from gtensor.engine.tape.op import registry
 
 SHORT = [name for name, op in registry.items() if op.samples]
 NUMBERS = [2, -1.5, 0, 0.0, float("nan"), True]

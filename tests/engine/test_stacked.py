@@ -11,8 +11,8 @@ import pytest
 from usage import measure
 
 import gtensor as gt
-from gtensor.engine.slots import RawStep
-from gtensor.engine.stacked import Stack, StackedStep
+from gtensor.engine.walk.slots import RawStep
+from gtensor.engine.walk.stacked import Stack, StackedStep
 from gtensor.nn import functional as F
 
 RNG = np.random.default_rng()

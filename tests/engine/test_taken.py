@@ -11,7 +11,7 @@ import torch
 
 import gtensor as gt
 import gtensor.nn.functional as F
-from gtensor.engine.arrays import layout
+from gtensor.engine.handle.arrays import layout
 from gtensor.nn.utils import checkpoint
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -182,7 +182,7 @@ def test_a_walk_for_several_gradients_takes_nothing() -> None:
 
 
 def test_an_op_takes_what_it_saves() -> None:
-    from gtensor.engine.op import Op
+    from gtensor.engine.tape.op import Op
 
     with pytest.raises(TypeError, match=r"given takes='b'; wanted an input that it saves"):
         Op("careless", inputs="a b", saves={"a": "a"}, takes="b", cpu=lambda *xs, out=None: xs[0],

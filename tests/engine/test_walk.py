@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.op import Op
-from gtensor.engine.slots import RawStep
+from gtensor.engine.handle.namespaces import raw, recorded
+from gtensor.engine.tape.op import Op
+from gtensor.engine.walk.slots import RawStep
 
 
 def leaf(*values: float) -> gt.Tensor:

@@ -17,8 +17,8 @@ from unittest.mock import patch
 import numpy as np
 
 import gtensor as gt
-from gtensor.engine.errors import GradientError
-from gtensor.engine.slots import RawStep
+from gtensor.engine.handle.errors import GradientError
+from gtensor.engine.walk.slots import RawStep
 from gtensor.memory import Arena, HostSegments, VirtualSegments
 from gtensor.settings import settings
 from gtensor.system.bus import OpEvent

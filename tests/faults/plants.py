@@ -14,18 +14,21 @@ import scipy.special
 from call_scopes import replaced
 
 from gtensor.backend.host import HostDevice
-from gtensor.engine import backward, bind, in_place, slots, tensor
-from gtensor.engine.op import registry
-from gtensor.engine.slots import RawStep
-from gtensor.engine.storage import Storage
-from gtensor.engine.taken import Takeable
-from gtensor.engine.tape import FREE, Record
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle import tensor
+from gtensor.engine.handle.node import FREE
+from gtensor.engine.handle.storage import Storage
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run import bind, in_place
+from gtensor.engine.tape.op import registry
+from gtensor.engine.tape.record import Record
+from gtensor.engine.tape.taken import Takeable
+from gtensor.engine.walk import backward, slots
+from gtensor.engine.walk.slots import RawStep
 from gtensor.hostcuda.kernels import text as cuda_text
 from gtensor.hostcuda.libraries import cub, cublas, cublaslt, cufft, curand, cusolver
 from gtensor.memory.arena.chunks import Chunk
 from gtensor.memory.arena.free_lists import BlockPool
-from gtensor.ops.build import batching, cpu_tiles
+from gtensor.ops.define import batching, cpu_tiles
 
 Context = AbstractContextManager[Any]
 

@@ -8,8 +8,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from gtensor.engine import cached_values, renewed
-from gtensor.engine.namespaces import raw
+from gtensor.engine.handle.namespaces import raw
+from gtensor.engine.run import cached_values
+from gtensor.engine.run import double_buffer as renewed
 from gtensor.nn import context
 
 Context = AbstractContextManager[Any]

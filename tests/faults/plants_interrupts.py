@@ -6,10 +6,11 @@ import sys
 import threading
 from unittest.mock import patch
 
-from gtensor.engine import backward, context
+from gtensor.engine.handle import context
+from gtensor.engine.walk import backward
 from gtensor.memory.arena import arena, segments
 from gtensor.memory.arena.chunks import Chunk
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import optimizers
 from gtensor.system import fork_safety
 from gtensor.system.interrupts import undivided
 
@@ -50,7 +51,7 @@ def step_interrupted_between_writes() -> Context:
 
 def memory_asked_for_between_writes() -> Context:
     """Adam asks for the buffers of its tensors when it writes them, dtype by dtype"""
-    return patch.object(optimizer_kernels.adam, "asks", None)
+    return patch.object(optimizers.adam, "asks", None)
 
 
 def mode_set_when_made() -> Context:

@@ -11,11 +11,11 @@ from unittest.mock import patch
 import numpy as np
 
 from gtensor.backend import elements
-from gtensor.engine.namespaces import raw
-from gtensor.engine.op import registry
+from gtensor.engine.handle.namespaces import raw
+from gtensor.engine.tape.op import registry
 from gtensor.memory import VirtualSegments
-from gtensor.ops.build import updates
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.define import updates
+from gtensor.ops.updates import optimizers
 from gtensor.system.frees import FreeListener
 
 Context = AbstractContextManager[Any]
@@ -84,7 +84,7 @@ def norm_replaces_the_other_gradient() -> Context:
 @contextmanager
 def mean_square_overflows() -> Iterator[None]:
     """Adam's running mean of squares becomes infinite"""
-    adam = optimizer_kernels.adam.cpu.__self__  # type: ignore[attr-defined]
+    adam = optimizers.adam.cpu.__self__  # type: ignore[attr-defined]
     with patch.object(updates, "largest", lambda dtype: inf), patch.object(
             adam, "_known", updates.NOTHING):
         yield

@@ -10,10 +10,10 @@ from unittest.mock import patch
 import numpy as np
 
 from gtensor.backend import cuda_memory
-from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.op import registry
+from gtensor.engine.handle.namespaces import raw, recorded
+from gtensor.engine.tape.op import registry
 from gtensor.ops.arrange import shape
-from gtensor.ops.build import path_builders
+from gtensor.ops.define import path_builders
 from gtensor.ops.linalg import decompositions, singular_values
 
 from .plants import Context

@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.array import creation
-from gtensor.engine import place
-from gtensor.engine.tape import FREE
-from gtensor.engine.tensor import Tensor
+from gtensor.creation import new_tensors as creation
+from gtensor.engine.handle import handle_node as place
+from gtensor.engine.handle.node import FREE
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.func import gradients
 
 Context = AbstractContextManager[Any]

@@ -10,13 +10,13 @@ from unittest.mock import patch
 import numpy as np
 
 from gtensor.backend import factors
-from gtensor.engine import retained
-from gtensor.engine.namespaces import raw
+from gtensor.engine.handle.namespaces import raw
+from gtensor.engine.run import retained
 from gtensor.ops.activations import activation
 from gtensor.ops.linalg import singular_values, solving
 from gtensor.ops.losses import cross_entropy
 from gtensor.ops.reduce import statistics
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import loss_scale
 
 Context = AbstractContextManager[Any]
 
@@ -66,7 +66,7 @@ def scale_without_a_floor() -> Context:
         scale, tracker, found = out
         scale[...], tracker[...], found[...] = scale * np.float32(backoff), 0, 0
         return out
-    return patch.object(optimizer_kernels.update_scale, "cpu", path)
+    return patch.object(loss_scale.update_scale, "cpu", path)
 
 
 def squares_of_singular_values() -> Context:

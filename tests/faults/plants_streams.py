@@ -16,14 +16,14 @@ from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.cuda_graphs import Capture
 from gtensor.backend.cuda_streams import CudaStream
 from gtensor.backend.ordering import Ordering
-from gtensor.engine.slots import RawStep
+from gtensor.engine.walk.slots import RawStep
 from gtensor.execution.streams import Event
 from gtensor.memory.arena import streams
 from gtensor.memory.arena.arena import Arena
 from gtensor.memory.arena.graphs import GraphPool
 from gtensor.memory.arena.streams import Streams
 from gtensor.memory.plan.planned import Planned
-from gtensor.ops.build.updates import Update
+from gtensor.ops.define.updates import Update
 
 Context = AbstractContextManager[Any]
 

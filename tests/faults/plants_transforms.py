@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.engine import checkpointing, op
-from gtensor.engine.context import STATE
-from gtensor.engine.storage import Storage
-from gtensor.ops.build import sums
+from gtensor.engine.handle.context import STATE
+from gtensor.engine.handle.storage import Storage
+from gtensor.engine.run import checkpointing
+from gtensor.engine.tape import op
+from gtensor.ops.define import sums
 from gtensor.ops.linalg import matrix_products
 from gtensor.ops.norms import batching, row_norm_paths
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 from gtensor.ops.losses import cross_entropy
 
 from .plants import Context

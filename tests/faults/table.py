@@ -17,7 +17,7 @@ import numpy as np
 from rich.errors import MarkupError
 
 import gtensor as gt
-from gtensor.engine.errors import GradientError
+from gtensor.engine.handle.errors import GradientError
 from gtensor.testing import opcheck
 
 from . import (

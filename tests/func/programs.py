@@ -13,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 
 import gtensor as gt
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 from gtensor.nn import functional as F
 
 Shape = tuple[int, ...]

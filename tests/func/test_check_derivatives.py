@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 from gtensor.func import forward, gradients
 from gtensor.testing import DerivativeError, check_derivatives, opcheck
 from gtensor.testing import functions as checked

@@ -15,8 +15,8 @@ import torch
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.engine.context import STATE
-from gtensor.engine.op import registry
+from gtensor.engine.handle.context import STATE
+from gtensor.engine.tape.op import registry
 from gtensor.func import batching, trees
 from gtensor.settings import settings
 

@@ -18,11 +18,11 @@ from ops.test_definitions import THROUGH
 import gtensor.distributed  # noqa: F401  registers its ops
 import gtensor.nn.functional as F  # and nn its own
 from gtensor.backend import Device
-from gtensor.engine.in_place import Write, write_all
-from gtensor.engine.op import Op, registry
-from gtensor.engine.tape import Leaf
-from gtensor.engine.tensor import FLOATING, Tensor, wrap
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.engine.handle.node import Leaf
+from gtensor.engine.handle.tensor import FLOATING, Tensor, wrap
+from gtensor.engine.run.grouped_writes import Write, write_all
+from gtensor.engine.tape.op import Op, registry
+from gtensor.ops.updates import clipping, moving_average, optimizers
 from gtensor.testing.cases import samples_of
 
 __all__ = ["FLOATING", "THROUGH", "Run", "names", "runs"]
@@ -224,7 +224,7 @@ def _all(op: Op, params: dict[str, Any]) -> Call:
 def _scaled(device: Device) -> Call:
     """On CUDA the factor is float64, whatever the gradient."""
     wide = wrap(device.from_numpy(np.array(0.3)), device)
-    return lambda x, y: _all(optimizer_kernels.scale, {})(x, y if device.type == "cpu" else wide)
+    return lambda x, y: _all(clipping.scale, {})(x, y if device.type == "cpu" else wide)
 
 
 _STEP = 3
@@ -233,21 +233,21 @@ _ADAM = {"rate": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 
          "maximize": False}
 _ROWS, _CHANNELS = (4, 3, 2), (3,)
 OTHERS: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
-    "update sgd": _update(optimizer_kernels.sgd, 0, **_SGD, momentum=0.0, nesterov=False),
-    "update sgd, momentum": _update(optimizer_kernels.sgd, 1, **_SGD, momentum=0.9, nesterov=False),
-    "update sgd, nesterov": _update(optimizer_kernels.sgd, 1, **_SGD, momentum=0.9, nesterov=True),
-    "update adam": _update(optimizer_kernels.adam, 2, **_ADAM, decoupled=False),
-    "update adamw": _update(optimizer_kernels.adam, 2, **_ADAM, decoupled=True),
-    "update amsgrad": _update(optimizer_kernels.adam, 3, **_ADAM, decoupled=False),
-    "update lion": _update(optimizer_kernels.lion, 1, rate=0.1, beta1=0.9, beta2=0.99,
+    "update sgd": _update(optimizers.sgd, 0, **_SGD, momentum=0.0, nesterov=False),
+    "update sgd, momentum": _update(optimizers.sgd, 1, **_SGD, momentum=0.9, nesterov=False),
+    "update sgd, nesterov": _update(optimizers.sgd, 1, **_SGD, momentum=0.9, nesterov=True),
+    "update adam": _update(optimizers.adam, 2, **_ADAM, decoupled=False),
+    "update adamw": _update(optimizers.adam, 2, **_ADAM, decoupled=True),
+    "update amsgrad": _update(optimizers.adam, 3, **_ADAM, decoupled=False),
+    "update lion": _update(optimizers.lion, 1, rate=0.1, beta1=0.9, beta2=0.99,
                            weight_decay=0.01),
     "update average": _written(
-        _all(optimizer_kernels.average, {"options": [{"weight": 0.1}]}), (3, 5), (3, 5)),
+        _all(moving_average.average, {"options": [{"weight": 0.1}]}), (3, 5), (3, 5)),
     "update scale": (_normal((3, 5), ()), _scaled, ()),
-    "update clip": _written(_all(optimizer_kernels.clip, {"options": [{"limit": 0.5}]}), (3, 5)),
-    "update norm, 2": _written(lambda *x: optimizer_kernels.norm(*x, order=2.0), (3, 5), (7,)),
-    "update norm, 3": _written(lambda *x: optimizer_kernels.norm(*x, order=3.0), (3, 5), (7,)),
-    "update norm, inf": _written(lambda *x: optimizer_kernels.norm(*x, order=np.inf), (3, 5), (7,)),
+    "update clip": _written(_all(clipping.clip, {"options": [{"limit": 0.5}]}), (3, 5)),
+    "update norm, 2": _written(lambda *x: clipping.norm(*x, order=2.0), (3, 5), (7,)),
+    "update norm, 3": _written(lambda *x: clipping.norm(*x, order=3.0), (3, 5), (7,)),
+    "update norm, inf": _written(lambda *x: clipping.norm(*x, order=np.inf), (3, 5), (7,)),
     "in place +=": _written(_over(lambda a, b: a.__iadd__(b)), (3, 5), (5,), gradients=(0, 1)),
     "in place -=": _written(_over(lambda a, b: a.__isub__(b)), (3, 5), (3, 5), gradients=(0, 1)),
     "in place *=": _written(_over(lambda a, b: a.__imul__(b)), (3, 5), (5,), gradients=(0, 1)),

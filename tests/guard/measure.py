@@ -20,12 +20,13 @@ from threadpoolctl import threadpool_limits
 
 import gtensor as gt
 from gtensor.backend import Device, get_device, owner
-from gtensor.engine.namespaces import raw
-from gtensor.engine.op import registry
-from gtensor.engine.slots import RawStep
-from gtensor.engine.storage import BORROWED, Storage
-from gtensor.engine.tape import Node, Record
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.namespaces import raw
+from gtensor.engine.handle.node import Node
+from gtensor.engine.handle.storage import BORROWED, Storage
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import registry
+from gtensor.engine.tape.record import Record
+from gtensor.engine.walk.slots import RawStep
 from gtensor.settings import settings
 from gtensor.testing.compare import to_numpy
 

@@ -9,7 +9,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import hostcuda
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 from gtensor.hostcuda.install import present
 
 from . import records

@@ -12,9 +12,9 @@ import pytest
 from call_scopes import replaced
 
 from gtensor.backend import get_device
-from gtensor.engine.op import registry
-from gtensor.engine.slots import RawStep
-from gtensor.engine.storage import Storage
+from gtensor.engine.handle.storage import Storage
+from gtensor.engine.tape.op import registry
+from gtensor.engine.walk.slots import RawStep
 from gtensor.system.bus import KINDS, METHODS, listen
 
 from . import records

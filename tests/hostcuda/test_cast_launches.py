@@ -11,7 +11,7 @@ import pytest
 import gtensor as gt
 from gtensor import nn
 from gtensor.backend import cublaslt
-from gtensor.engine import casting
+from gtensor.engine.run import casting
 from gtensor.hostcuda import Counters, configure, counters, reset_counters
 
 pytestmark = pytest.mark.host_cuda

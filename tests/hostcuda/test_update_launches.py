@@ -177,5 +177,5 @@ def test_planted_fault_a_launch_per_parameter_is_counted():
             launch([[arrays[i]] for arrays in positions], [i])
 
     model = trained("mlp")
-    with patch("gtensor.ops.build.updates.launch_apart", each):
+    with patch("gtensor.ops.define.updates.launch_apart", each):
         assert launches(optim.AdamW(model.parameters()).step) == 6

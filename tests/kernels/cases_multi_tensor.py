@@ -17,10 +17,10 @@ from ml_dtypes import finfo
 import gtensor as gt
 from gtensor import optim
 from gtensor.backend.multi_tensor import CHUNK, LARGE, SMALL, MultiTensor
-from gtensor.engine.op import Op
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.engine.tape.op import Op
+from gtensor.ops.define.updates import update_of
+from gtensor.ops.updates import clipping, loss_scale, moving_average, optimizers
 from gtensor.ops.updates.casts import cast_kernel
-from gtensor.ops.updates.optimizer_kernels import update_of
 
 CUT, SIZE = 37, 37 + CHUNK + 40  # where the last tensor begins; elements of all
 STEPS = 3
@@ -159,18 +159,18 @@ def _optimizer(name: str, reference: Callable[..., Any], states: int, **options:
 
 
 _HUGE = _made("Adam", lr=0.1, amsgrad=True)
-kernel_of(optimizer_kernels.adam, 3, _HUGE[1])
+kernel_of(optimizers.adam, 3, _HUGE[1])
 
 
 def _adam_huge(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
     """Gradients whose squares do not fit: as on the CPU; the parameter moves, means are finite."""
     eps, huge = float(finfo(dtype).eps), float(finfo(dtype).max) / 2
     params = _HUGE[1]
-    update = update_of(optimizer_kernels.adam)
+    update = update_of(optimizers.adam)
     ours = [np.ones(SIZE, dtype), *(np.zeros(SIZE, dtype) for _ in range(3))]
     cpu = [a.copy() for a in ours]
     launch = Launch(executor, dtype)
-    kernel = kernel_of(optimizer_kernels.adam, 3, params)
+    kernel = kernel_of(optimizers.adam, 3, params)
     for step, scale in enumerate((1.0, 1.0, -1.0, 1e-3), start=1):
         g = np.resize(np.array([huge * scale, huge**0.5 * scale, scale, 0]), SIZE).astype(dtype)
         launch(kernel, [ours[0], g, *ours[1:]], [update.numbers(params)])
@@ -184,14 +184,14 @@ def _adam_huge(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None
 
 
 _LION = _made("Lion", lr=0.1, betas=(0.8, 0.9), weight_decay=0.3)
-kernel_of(optimizer_kernels.lion, 1, _LION[1])
+kernel_of(optimizers.lion, 1, _LION[1])
 
 
 def _lion(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
     p, m = normal(rng, SIZE, dtype), np.zeros(SIZE, dtype)
     wanted, mean = exact(p), exact(m)
     launch = Launch(executor, dtype)
-    kernel = kernel_of(optimizer_kernels.lion, 1, _LION[1])
+    kernel = kernel_of(optimizers.lion, 1, _LION[1])
     for _ in range(STEPS):
         g = normal(rng, SIZE, dtype)
         g[0] = m[0] = mean[0] = 0  # where the direction has no sign
@@ -201,7 +201,7 @@ def _lion(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         m[unsure] = 4
         wanted = wanted * (1 - 0.1 * 0.3) - 0.1 * (0.8 * mean + 0.2 * exact(g)).sign()
         mean = 0.9 * mean + 0.1 * exact(g)
-        launch(kernel, [p, g, m], [update_of(optimizer_kernels.lion).numbers(_LION[1])])
+        launch(kernel, [p, g, m], [update_of(optimizers.lion).numbers(_LION[1])])
     assert_close(p, wanted, dtype, factor=2 * STEPS)
     assert_close(m, mean, dtype, factor=2 * STEPS)
 
@@ -210,11 +210,11 @@ def _lion(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
 
 
 _ONE_NUMBER = {
-    optimizer_kernels.average: {"weight": 0.3}, optimizer_kernels.scale: {"factor": 0.25},
-    optimizer_kernels.clip: {"limit": 0.5}}
+    moving_average.average: {"weight": 0.3}, clipping.scale: {"factor": 0.25},
+    clipping.clip: {"limit": 0.5}}
 for _op, _params in _ONE_NUMBER.items():
     kernel_of(_op, 0, _params)
-for _kernel in (*optimizer_kernels.NORMS, optimizer_kernels.unscale_kernel, cast_kernel):
+for _kernel in (*clipping.NORMS, loss_scale.unscale_kernel, cast_kernel):
     listed(_kernel)
 
 
@@ -229,7 +229,7 @@ def _one_number(executor: Any, dtype: np.dtype, op: Op, *arrays: np.ndarray) -> 
 def _average(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
     average, x = normal(rng, SIZE, dtype), normal(rng, SIZE, dtype)
     wanted = torch.lerp(exact(average), exact(x), 0.3)
-    _one_number(executor, dtype, optimizer_kernels.average, average, x)
+    _one_number(executor, dtype, moving_average.average, average, x)
     assert_close(average, wanted, dtype)
 
 
@@ -242,8 +242,8 @@ def _clipping(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
     g = _special(rng, dtype)
     scaled, clipped = exact(g) * 0.25, exact(g).clamp(-0.5, 0.5)
     again = g.copy()
-    _one_number(executor, dtype, optimizer_kernels.scale, g)
-    _one_number(executor, dtype, optimizer_kernels.clip, again)
+    _one_number(executor, dtype, clipping.scale, g)
+    _one_number(executor, dtype, clipping.clip, again)
     assert_close(g, scaled, dtype)
     assert_close(again, clipped, dtype)
 
@@ -256,7 +256,7 @@ def _norm(bad: bool) -> Callable[[Any, np.dtype, np.random.Generator], None]:
         if bad:
             g[[3, 300]] = np.nan, np.inf
         for kernel, order in zip(
-                optimizer_kernels.NORMS, (2.0, 1.0, 3.5, np.inf), strict=True):
+                clipping.NORMS, (2.0, 1.0, 3.5, np.inf), strict=True):
             parts = np.full(blocks(), 77.0)
             Launch(executor, dtype)(kernel, [g], [(order,)], parts)
             norm, factor = np.full(1, 77, compute(dtype)), np.full(1, 77.0)
@@ -276,7 +276,7 @@ def _unscale(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
             g[SIZE - 1] = bad
         wanted = exact(g) / 8
         found, scale = np.zeros(1, np.float32), np.full(1, 8, np.float32)
-        Launch(executor, dtype)(optimizer_kernels.unscale_kernel, [g], [(0.0,)], scale, found)
+        Launch(executor, dtype)(loss_scale.unscale_kernel, [g], [(0.0,)], scale, found)
         assert found[0] == bool(bad)
         assert_close(g, wanted, dtype)
 

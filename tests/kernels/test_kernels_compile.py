@@ -22,9 +22,9 @@ from kernel_text import HOST, element_name, elementwise_text, launch_bounds, reg
 import gtensor
 from gtensor.backend import kernels
 from gtensor.backend.kernels import Elementwise
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 from gtensor.hostcuda.kernels import toolchain
-from gtensor.ops.build.formula import static_of
+from gtensor.ops.define.formula import static_of
 from gtensor.ops.norms.batch_norm_paths import CHIP_BLOCK
 from gtensor.testing.cases import samples_of
 

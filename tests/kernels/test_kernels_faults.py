@@ -28,8 +28,8 @@ from kernel_toolchain import FIBERS, THREADS, Build
 from gtensor.backend import kernels
 from gtensor.backend.matmul_kernel import SMALL, kernel_settings, plan
 from gtensor.hostcuda.build import Unusable
-from gtensor.ops.updates import optimizer_kernels
-from gtensor.ops.updates.optimizer_kernels import update_of
+from gtensor.ops.define.updates import update_of
+from gtensor.ops.updates import optimizers
 
 ROWS, COLUMNS = 3, 37
 
@@ -270,7 +270,7 @@ def _lstm_cell(machine: HostMachine) -> None:
 
 
 UPDATE = "update"
-TEXTS = {UPDATE: kernels.inline_includes(cases_text([update_of(optimizer_kernels.sgd).kernel_of(1, {
+TEXTS = {UPDATE: kernels.inline_includes(cases_text([update_of(optimizers.sgd).kernel_of(1, {
     "rate": 0.1, "weight_decay": 0.0, "momentum": 0.9, "dampening": 0.0, "nesterov": False,
     "maximize": False})]), UPDATE)}
 

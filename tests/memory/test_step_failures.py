@@ -18,10 +18,10 @@ from simulated import CappedSegments
 import gtensor as gt
 from gtensor import nn, optim
 from gtensor.backend import get_device
-from gtensor.engine.slots import RawStep
+from gtensor.engine.walk.slots import RawStep
 from gtensor.memory import Arena, Failing, HostSegments, OutOfMemoryError, VirtualSegments
 from gtensor.nn import functional as F
-from gtensor.ops.build import updates
+from gtensor.ops.define import updates
 from gtensor.settings import settings
 
 from .invariants import check_pool

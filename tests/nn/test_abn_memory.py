@@ -17,8 +17,8 @@ import pytest
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.engine.namespaces import raw
-from gtensor.engine.op import registry
+from gtensor.engine.handle.namespaces import raw
+from gtensor.engine.tape.op import registry
 from gtensor.nn import functional as F
 from gtensor.system.bus import OpEvent
 

@@ -17,7 +17,7 @@ import torch
 import gtensor as gt
 from gtensor import nn
 from gtensor.backend import Scratch, host
-from gtensor.engine.tape import Record
+from gtensor.engine.tape.record import Record
 from gtensor.nn.utils import checkpoint
 from gtensor.ops.recurrent import gru, lstm
 from gtensor.testing import gradcheck

@@ -13,8 +13,8 @@ from torch.func import jvp as torch_jvp
 from torch.func import vmap as torch_vmap
 
 import gtensor as gt
-from gtensor.engine.namespaces import raw
-from gtensor.engine.op import registry
+from gtensor.engine.handle.namespaces import raw
+from gtensor.engine.tape.op import registry
 from gtensor.ops.arrange import class_indices
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")

@@ -18,7 +18,7 @@ import gtensor as gt
 from gtensor import nn, optim
 from gtensor.nn import parameter
 from gtensor.nn.utils import clip_grad_norm_, remove_weight_norm, weight_norm
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import clipping
 from gtensor.testing import gradcheck
 from gtensor.testing.compare import close
 
@@ -205,7 +205,7 @@ def test_the_weight_is_kept_without_gradients_and_recorded_with_them() -> None:
 
 def test_norms_are_kept_while_a_layer_is_called_again() -> None:
     layer = weight_norm(nn.Linear(4, 3), dim=None)
-    with patch.object(parameter, "total_norm", wraps=optimizer_kernels.total_norm) as counted:
+    with patch.object(parameter, "total_norm", wraps=clipping.total_norm) as counted:
         with gt.no_grad():
             layer.weight_v *= 2
         y = layer(layer(gt.ones((1, 4)))[:, :1] * gt.ones((1, 4)))

@@ -14,11 +14,11 @@ import pytest
 
 import gtensor as gt
 from gtensor.backend import get_device
-from gtensor.engine import stacked
-from gtensor.engine.errors import SizeError
-from gtensor.engine.op import Op, registry
-from gtensor.engine.samples import Sample, below, normal, positive
-from gtensor.engine.tensor import FLOATING
+from gtensor.engine.handle.errors import SizeError
+from gtensor.engine.handle.tensor import FLOATING
+from gtensor.engine.tape.op import Op, registry
+from gtensor.engine.tape.samples import Sample, below, normal, positive
+from gtensor.engine.walk import stacked
 from gtensor.ops.pool.windows import window_params
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import CheckError, close

@@ -14,11 +14,11 @@ import gtensor as gt
 import gtensor.distributed
 import gtensor.nn
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.context import execute
-from gtensor.engine.namespaces import public, raw, recorded
-from gtensor.engine.op import Op, check_rules, registry
-from gtensor.ops.build.fused import fused
-from gtensor.ops.build.pointwise import zero_tangent
+from gtensor.engine.handle.namespaces import public, raw, recorded
+from gtensor.engine.tape.execute import execute
+from gtensor.engine.tape.op import Op, check_rules, registry
+from gtensor.ops.define.fused import fused
+from gtensor.ops.define.pointwise import zero_tangent
 from gtensor.testing import OpcheckError, opcheck
 
 NAMES = sorted(name for name, definition in registry.items() if definition.samples is not None)

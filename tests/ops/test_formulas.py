@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gtensor as gt
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import registry
-from gtensor.ops.build.formula import Formula, FormulaError, derivative, partial_of
-from gtensor.ops.build.formula_cuda import cuda_path
-from gtensor.ops.build.formula_numpy import Program, Text, numpy_path, plain
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.tape.op import registry
+from gtensor.ops.define.formula import Formula, FormulaError, derivative, partial_of
+from gtensor.ops.define.formula_cuda import cuda_path
+from gtensor.ops.define.formula_numpy import Program, Text, numpy_path, plain
 
 F32, F64 = np.dtype(np.float32), np.dtype(np.float64)
 Build = Callable[..., Any]
@@ -189,7 +189,7 @@ def test_a_buffer_that_is_reused_too_early_is_found() -> None:
 
 
 def test_a_derivative_that_multiplies_by_a_mask_is_found() -> None:
-    with patch("gtensor.ops.build.formula.linear", lambda change, rule: rule(change)), \
+    with patch("gtensor.ops.define.formula.linear", lambda change, rule: rule(change)), \
             pytest.raises(AssertionError):
         test_the_branch_not_taken_gives_no_nan_in_any_order("of a selection")
 

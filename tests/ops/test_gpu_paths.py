@@ -10,7 +10,7 @@ import pytest
 
 import gtensor as gt
 import gtensor.nn.functional  # registers its ops
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 from gtensor.ops.conv import paths
 from gtensor.testing.compare import close
 

@@ -15,8 +15,8 @@ from guard.cases import OTHERS, names, runs
 import gtensor as gt
 from gtensor import nn, optim
 from gtensor.backend import Device, device_of, get_device
-from gtensor.engine.context import no_grad
-from gtensor.engine.op import Op
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.tape.op import Op
 
 PACKAGE = os.path.dirname(gt.__file__) + os.sep
 LOOKED_UP = {"device_of": device_of, "get_device": get_device, "Device.__str__": Device.__str__}

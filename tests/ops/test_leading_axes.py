@@ -21,8 +21,8 @@ import pytest
 import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor.backend import get_device
-from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.op import registry
+from gtensor.engine.handle.namespaces import raw, recorded
+from gtensor.engine.tape.op import registry
 from gtensor.func.gradients import grad
 from gtensor.system.bus import OpEvent
 from gtensor.testing.cases import Case, samples_of

@@ -17,9 +17,9 @@ import pytest
 
 import gtensor as gt
 from gtensor.backend import get_device
-from gtensor.engine.op import Op, registry
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import FLOATING
+from gtensor.engine.handle.tensor import FLOATING
+from gtensor.engine.tape.op import Op, registry
+from gtensor.engine.tape.samples import Sample
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import close
 

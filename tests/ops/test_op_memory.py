@@ -21,10 +21,10 @@ from threadpoolctl import threadpool_limits
 import gtensor as gt
 import gtensor.nn.functional  # registers its ops
 from gtensor.backend import host
-from gtensor.engine.op import Op, registry
-from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tape import Leaf
-from gtensor.engine.tensor import FLOATING
+from gtensor.engine.handle.node import Leaf
+from gtensor.engine.handle.tensor import FLOATING
+from gtensor.engine.tape.op import Op, registry
+from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.index_keys import Key
 from gtensor.ops.arrange.index_keys import sample as indexed_sample
 from gtensor.ops.conv import paths

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from ml_dtypes import bfloat16
 
 import gtensor as gt
-from gtensor.engine.in_place import Write, write_all
-from gtensor.ops.build.formula import Formula, FormulaError
-from gtensor.ops.build.formula_numpy import Program, Text, plain
-from gtensor.ops.build.updates import Update
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.engine.run.grouped_writes import Write, write_all
+from gtensor.ops.define.formula import Formula, FormulaError
+from gtensor.ops.define.formula_numpy import Program, Text, plain
+from gtensor.ops.define.updates import Update
+from gtensor.ops.updates import optimizers
 
 _STEPS = {
     "add": lambda ns, a, b: a + b, "multiply": lambda ns, a, b: a * b,
@@ -106,7 +106,7 @@ def _stepped(
     params: dict[str, Any] = {"options": [{**_OPTIONS, "rate": rate} for rate in rates],
                               "rows": [k % len(rates) for k in range(len(sizes))],
                               "state": sum(states, ()), "out": targets}
-    op = optimizer_kernels.adam
+    op = optimizers.adam
     if device.type == "cpu":
         op.cpu(*targets, *gradients, **params, steps=steps)
     else:
@@ -188,7 +188,7 @@ def test_arrays_that_overlap_are_updated_one_by_one(case: str) -> None:
                                "nesterov": False, "maximize": False}], "rows": [0] * len(targets)}
         wrap = [gt.asarray(a, device=device) for a in (*targets, *gradients)]
         with gt.no_grad():
-            write_all([Write(optimizer_kernels.sgd, wrap[:len(targets)], wrap[len(targets):], {
+            write_all([Write(optimizers.sgd, wrap[:len(targets)], wrap[len(targets):], {
                 **params, **({"steps": [1] * len(targets)} if device.type == "cpu" else {})})])
         return device.to_numpy(memory)
 

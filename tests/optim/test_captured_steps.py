@@ -11,7 +11,7 @@ import pytest
 
 import gtensor as gt
 from gtensor.backend.cuda import CudaDevice
-from gtensor.engine import casting as casting_module
+from gtensor.engine.run import casting as casting_module
 from gtensor.execution import graphs as graphs_module
 from gtensor.ops.activations import dropout as dropout_module
 from gtensor.optim import optimizer as optimizer_module

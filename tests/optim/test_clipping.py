@@ -11,7 +11,7 @@ import torch
 
 import gtensor as gt
 from gtensor import settings
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import clipping
 from gtensor.testing.compare import close
 
 clip_norm, clip_value = gt.optim.clip_grad_norm_, gt.optim.clip_grad_value_
@@ -175,7 +175,7 @@ def test_nothing_larger_than_a_tile_is_allocated():
 def test_a_small_norm_leaves_the_gradients_unread(monkeypatch):
     w = gt.zeros(4, requires_grad=True)
     w.grad = gt.ones(4)
-    monkeypatch.setattr(optimizer_kernels.scale, "cpu",
+    monkeypatch.setattr(clipping.scale, "cpu",
                         lambda *a, **k: pytest.fail("scaled by one"))
     assert clip_norm(w, 100.0).item() == 2
 
@@ -259,7 +259,7 @@ def test_equal_dtypes_need_not_be_one_object():
     gradients[1][...] = 2
     assert own == other and gradients[0].dtype == gradients[1].dtype
     assert gradients[0].dtype is not gradients[1].dtype
-    norm, _ = optimizer_kernels.norm.gpu(*gradients, order=2.0)
+    norm, _ = clipping.norm.gpu(*gradients, order=2.0)
     assert float(norm) == pytest.approx(np.sqrt(20))
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gtensor as gt
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates import loss_scale
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 SHAPES = [(5, 3), (), (9000,), (0,)]
@@ -65,7 +65,7 @@ def test_steps_and_scales_equal_pytorchs(device, clip):
 
 
 def test_planted_fault_a_step_with_an_infinite_gradient_is_seen(monkeypatch):
-    right = optimizer_kernels.unscale.cpu
+    right = loss_scale.unscale.cpu
 
     def unnoticed(*arrays, out, work):
         right(*arrays, out=out, work=work)
@@ -73,7 +73,7 @@ def test_planted_fault_a_step_with_an_infinite_gradient_is_seen(monkeypatch):
         return out
 
     pair = Pair("cpu", init_scale=1024.0)
-    monkeypatch.setattr(optimizer_kernels.unscale, "cpu", unnoticed)
+    monkeypatch.setattr(loss_scale.unscale, "cpu", unnoticed)
     with np.errstate(invalid="ignore"):
         pair.step(1, False)
     with pytest.raises(AssertionError):

@@ -15,8 +15,8 @@ import pytest
 
 from gtensor.cli import main
 from gtensor.cli.nsys import session
-from gtensor.profiler.nsys import REPORTS
-from gtensor.profiler.nsys_tables import NO_RANGES
+from gtensor.profiler.nsys.sessions import REPORTS
+from gtensor.profiler.nsys.tables import NO_RANGES
 from gtensor.train import UserError
 from tests.profiler.nsys_files import Task, a_step, write
 

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from gtensor.cli.nsys import show
-from gtensor.profiler import ProfileError, nsys_joins, nsys_work
-from gtensor.profiler.nsys_export import ABSENT, read
-from gtensor.profiler.nsys_labels import Label, parsed
-from gtensor.profiler.nsys_tables import NO_KERNELS, NO_RANGES, tables
-from gtensor.profiler.nsys_work import NO_LAUNCH, NO_MODULE, OUTSIDE, Session
+from gtensor.profiler import ProfileError
+from gtensor.profiler.nsys import joins as nsys_joins
+from gtensor.profiler.nsys import work as nsys_work
+from gtensor.profiler.nsys.export import ABSENT, read
+from gtensor.profiler.nsys.labels import Label, parsed
+from gtensor.profiler.nsys.tables import NO_KERNELS, NO_RANGES, tables
+from gtensor.profiler.nsys.work import NO_LAUNCH, NO_MODULE, OUTSIDE, Session
 from gtensor.train import UserError
 from tests.profiler.nsys_files import PROCESS, THREAD, Call, Mark, Task, a_step, write
 
@@ -383,7 +385,7 @@ def test_extreme_numbers_are_no_error(tmp_path: Path) -> None:
 
 
 def test_the_size_of_a_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gtensor.profiler.nsys_export.MOST_EXPORT_BYTES", 999)
+    monkeypatch.setattr("gtensor.profiler.nsys.export.MOST_EXPORT_BYTES", 999)
     assert "bytes, wanted at most 999; record fewer steps" in refused(
         a_step(tmp_path / "step.sqlite"))
 

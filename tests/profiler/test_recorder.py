@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 from gtensor.profiler.work import NOTHING, PathWork, Work, path_work, rule_work
 from gtensor.system.bus import ListenerError, bus, here
 

@@ -30,7 +30,7 @@ import gtensor as gt
 from cost_record import Recorder
 from gtensor import optim
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.op import op
+from gtensor.engine.tape.op import op
 
 N = 1 << 20
 double = elementwise("T x", "T y", "y = 2 * x", name="gt_double")

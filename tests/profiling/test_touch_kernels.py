@@ -130,7 +130,7 @@ def test_only_takes_names_and_pairs_in_their_order(processes: int) -> None:
 
 
 FAULT = """
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 
 calls = []
 

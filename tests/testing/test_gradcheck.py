@@ -18,7 +18,7 @@ def _leaf(*shape: int, low: float = 0.5, high: float = 2.0) -> gt.Tensor:
 
 def _through(rule: Any) -> Any:
     """The identity with another backward rule, as an op outside the registry."""
-    from gtensor.engine.op import Op
+    from gtensor.engine.tape.op import Op
 
     return Op("probe", cpu=lambda x, out=None: np.array(x), gpu=None, backward=rule,  # type: ignore
               tangent=None, samples=None)
@@ -93,7 +93,7 @@ def test_second_order_sees_what_first_order_does_not() -> None:
         constant = x.detach() if isinstance(x, gt.Tensor) else x
         step.give(0, ns.multiply(g, ns.multiply(constant, 2.0)))
 
-    from gtensor.engine.op import Op
+    from gtensor.engine.tape.op import Op
 
     square = Op("probe", cpu=lambda x, out=None: x * x, gpu=None, backward=rule,  # type: ignore
                 tangent=None, saves={"x": "x"}, samples=None)

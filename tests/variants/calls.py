@@ -18,8 +18,8 @@ import numpy as np
 
 import gtensor as gt
 import gtensor.nn.functional as F
-from gtensor.engine.op import Op, registry
-from gtensor.engine.samples import (
+from gtensor.engine.tape.op import Op, registry
+from gtensor.engine.tape.samples import (
     Sample,
     apart,
     below,

@@ -21,7 +21,7 @@ import numpy as np
 
 import gtensor as gt
 from gtensor.backend import get_device
-from gtensor.engine.tensor import FLOATING, Tensor, wrap
+from gtensor.engine.handle.tensor import FLOATING, Tensor, wrap
 from gtensor.testing.cases import LAYOUTS, Layout
 from gtensor.testing.compare import TOLERANCES, CheckError, close, to_numpy, unwritten
 

@@ -6,20 +6,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.bind import Extras, bind
-from gtensor.engine.context import STATE
-from gtensor.engine.errors import LevelError
-from gtensor.engine.levels import Level, Traced, traced
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.slots import Slot, Step, call_hooks
-from gtensor.engine.stacked import Stack, StackedStep
-from gtensor.engine.storage import BORROWED
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.handle.context import STATE
+from gtensor.engine.handle.errors import LevelError
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.storage import BORROWED
+from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.run.bind import Extras, bind
+from gtensor.engine.tape.levels import Level, Traced, traced
+from gtensor.engine.walk.slots import Slot, Step, call_hooks
+from gtensor.engine.walk.stacked import Stack, StackedStep
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
-    from gtensor.engine.op import Op
-    from gtensor.engine.tape import Node, Record
+    from gtensor.engine.handle.node import Node
+    from gtensor.engine.tape.op import Op
+    from gtensor.engine.tape.record import Record
 
 
 class Batched(Traced):

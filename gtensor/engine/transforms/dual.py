@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.bind import Extras, bind
-from gtensor.engine.errors import LevelError
-from gtensor.engine.levels import Level, Traced, traced
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.errors import LevelError
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.bind import Extras, bind
+from gtensor.engine.tape.levels import Level, Traced, traced
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params
-    from gtensor.engine.op import Op
+    from gtensor.engine.tape.op import Op
 
 
 class Dual(Traced):

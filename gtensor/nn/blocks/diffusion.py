@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gtensor.array.creation import arange
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import arange
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.activations import SiLU

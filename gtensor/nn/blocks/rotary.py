@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gtensor.array.creation import arange
-from gtensor.array.dtypes import float32, float64
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.dtypes import float32, float64
+from gtensor.creation.new_tensors import arange
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.memory.serving import unserved
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module

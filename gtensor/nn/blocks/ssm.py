@@ -10,9 +10,9 @@ from __future__ import annotations
 from math import log, prod
 from typing import TYPE_CHECKING, Any
 
-from gtensor.array.creation import arange, empty, zeros
-from gtensor.engine.context import no_grad
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import arange, empty, zeros
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.workspaces import Block, BlockWorkspace

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gtensor.array.creation import empty
-from gtensor.engine.context import grad_enabled, no_grad
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import empty
+from gtensor.engine.handle.context import grad_enabled, no_grad
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.rotary import RotaryPositions

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from gtensor.backend import Device
-from gtensor.engine.context import grad_enabled
+from gtensor.engine.handle.context import grad_enabled
 from gtensor.memory.workspace import BufferUsage, Workspace
 from gtensor.nn.module import Module
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.samples import alike, apart, normal, unary
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.arguments import of_half
-from gtensor.ops.build.fused import formula_of
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.samples import alike, apart, normal, unary
+from gtensor.ops.define.arguments import of_half
+from gtensor.ops.define.fused import formula_of
 from gtensor.ops.elementwise.selection import where
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path
-    from gtensor.engine.typing import Namespace
+    from gtensor.engine.handle.namespaces import Namespace
 
 _TANH_SCALE = 0.7978845608028654  # sqrt(2 / pi)
 _TANH_CUBE = 0.044715

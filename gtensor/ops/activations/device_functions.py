@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gtensor.backend import kernels
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 from gtensor.ops.activations.activation import THRESHOLD
 from gtensor.ops.activations.inverses import BY_OUTPUT, INVERSE_FORMULAS
-from gtensor.ops.build.formula import Formula, Key, derivative, times
-from gtensor.ops.build.formula_cuda import device_function
+from gtensor.ops.define.formula import Formula, Key, derivative, times
+from gtensor.ops.define.formula_cuda import device_function
 
 _KINDS = ("", "_grad", "_grad_from_output", "_inverse")
 

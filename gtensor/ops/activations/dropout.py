@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from gtensor.array.creation import ones
 from gtensor.backend import Device, host
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.levels import vectorizing
-from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, alike, apart, unary
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import ones
+from gtensor.engine.handle.namespaces import raw, recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.levels import vectorizing
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, alike, apart, unary
 from gtensor.ops.activations.activation import gelu, relu
-from gtensor.ops.build.arguments import refuse_unsupported
-from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, in_dtype, spread
-from gtensor.ops.build.cpu_tiles import computed_in, masked
-from gtensor.ops.build.fused import fused
-from gtensor.ops.build.path_builders import tiles
-from gtensor.ops.build.pointwise import partial, pointwise
+from gtensor.ops.define.arguments import refuse_unsupported
+from gtensor.ops.define.batching import Inputs, Mapped, aligned, batch_size, in_dtype, spread
+from gtensor.ops.define.cpu_tiles import computed_in, masked
+from gtensor.ops.define.fused import fused
+from gtensor.ops.define.path_builders import tiles
+from gtensor.ops.define.pointwise import partial, pointwise
 from gtensor.random import generator
 from gtensor.settings import settings
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 _CHUNK = 65536  # elements per counter stream: it defines the mask, so it is not a setting
 _SCALE = 2**32

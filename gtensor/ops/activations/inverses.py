@@ -14,9 +14,9 @@ import ml_dtypes
 import numpy as np
 
 from gtensor.ops.activations.activation import THRESHOLD
-from gtensor.ops.build.cpu_tiles import computed_in, masked
-from gtensor.ops.build.formula import Formula, times
-from gtensor.ops.build.path_builders import negative
+from gtensor.ops.define.cpu_tiles import computed_in, masked
+from gtensor.ops.define.formula import Formula, times
+from gtensor.ops.define.path_builders import negative
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path

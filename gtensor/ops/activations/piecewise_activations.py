@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, alike, apart, normal, unary
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.arguments import of_half, same_dtype
-from gtensor.ops.build.formula import Formula, derivative
-from gtensor.ops.build.fused import formula_of, fused, paths
-from gtensor.ops.build.pointwise import partial, pointwise
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, alike, apart, normal, unary
+from gtensor.ops.define.arguments import of_half, same_dtype
+from gtensor.ops.define.formula import Formula, derivative
+from gtensor.ops.define.fused import formula_of, fused, paths
+from gtensor.ops.define.pointwise import partial, pointwise
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace
+    from gtensor.engine.handle.namespaces import Namespace
 
 _SELU_ALPHA = 1.6732632423543772848  # Klambauer et al., "Self-normalizing neural networks", 2017
 _SELU_SCALE = 1.0507009873554804934

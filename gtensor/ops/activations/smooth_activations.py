@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, alike, apart, normal, unary
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.namespaces import raw, recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, alike, apart, normal, unary
 from gtensor.ops.arrange.shape import along, axis_index, from_end
-from gtensor.ops.build.arguments import want_tensors
-from gtensor.ops.build.batching import trailing, unchanged
-from gtensor.ops.build.formula import Formula, derivative
-from gtensor.ops.build.fused import formula_of, fused, paths, together
-from gtensor.ops.build.path_builders import placed
-from gtensor.ops.build.pointwise import partial, pointwise
+from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.batching import trailing, unchanged
+from gtensor.ops.define.formula import Formula, derivative
+from gtensor.ops.define.fused import formula_of, fused, paths, together
+from gtensor.ops.define.path_builders import placed
+from gtensor.ops.define.pointwise import partial, pointwise
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import ArrayOrTensor, Step, Values
 
 
 # -- mish ------------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import Raw, packed_launch, raw
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Sample, alike, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import Sample, alike, normal
 from gtensor.ops.arrange.shape import along_one
-from gtensor.ops.build.arguments import want_tensors
-from gtensor.ops.build.batching import trailing, unchanged
-from gtensor.ops.build.cpu_tiles import (
+from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.batching import trailing, unchanged
+from gtensor.ops.define.cpu_tiles import (
     SMALL,
     broadcast_directly,
     computed_in,
@@ -25,12 +25,13 @@ from gtensor.ops.build.cpu_tiles import (
     row_tile_size,
     row_tiles,
 )
-from gtensor.ops.build.path_builders import once
-from gtensor.ops.build.sums import row_sums
+from gtensor.ops.define.path_builders import once
+from gtensor.ops.define.sums import row_sums
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 
 def _last(x: Array, axis: int) -> Array:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine.levels import Traced, underlying
-from gtensor.engine.namespaces import raw
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, below, normal
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.handle.namespaces import raw
+from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.tape.levels import Traced, underlying
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, below, normal
 from gtensor.ops.arrange.index_keys import are_checked
 from gtensor.ops.arrange.shape import first_tangent, reshape
-from gtensor.ops.build.arguments import same_dtype, want_tensors
-from gtensor.ops.build.batching import (
+from gtensor.ops.define.arguments import same_dtype, want_tensors
+from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
     batch_axis_at,
@@ -25,15 +25,15 @@ from gtensor.ops.build.batching import (
     batch_size,
     spread,
 )
-from gtensor.ops.build.path_builders import placed, settled
-from gtensor.ops.build.pointwise import zero_tangent
+from gtensor.ops.define.path_builders import placed, settled
+from gtensor.ops.define.pointwise import zero_tangent
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
-    from gtensor.engine.typing import Namespace
+    from gtensor.engine.handle.namespaces import Namespace
 
 __all__: list[str] = []  # one_hot is public in gtensor.nn.functional
 

@@ -8,22 +8,23 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, below, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, below, normal
 from gtensor.ops.arrange.class_indices import check_range
 from gtensor.ops.arrange.index_keys import ARRAY
 from gtensor.ops.arrange.shape import first_tangent
-from gtensor.ops.build.batching import batch_size, numbers, spread
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.path_builders import placed
+from gtensor.ops.define.batching import batch_size, numbers, spread
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.path_builders import placed
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
-    from gtensor.ops.build.batching import Inputs, Mapped
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
+    from gtensor.ops.define.batching import Inputs, Mapped
 
 __all__: list[str] = []  # embedding is public in gtensor.nn.functional
 

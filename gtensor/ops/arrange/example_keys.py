@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine.errors import SizeError
+from gtensor.engine.handle.errors import SizeError
 from gtensor.ops.arrange.index_keys import ARRAY, Key, Selection, filled
-from gtensor.ops.build.batching import batch_size, numbers, spread
+from gtensor.ops.define.batching import batch_size, numbers, spread
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
-    from gtensor.engine.typing import Namespace
-    from gtensor.ops.build.batching import Inputs, Mapped
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.ops.define.batching import Inputs, Mapped
 
 _FULL = slice(None)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import (
     Axes,
     axis_index,
@@ -18,13 +18,14 @@ from gtensor.ops.arrange.shape import (
     reshape,
     trailing_axes,
 )
-from gtensor.ops.build.batching import unchanged
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.define.batching import unchanged
+from gtensor.ops.define.path_builders import placed, settled
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace, Step
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step
 
 __all__ = ["flip", "roll"]
 

@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.array.creation import asarray
-from gtensor.engine.op import op
-from gtensor.engine.samples import Draw, Sample, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Draw, Sample, normal
 from gtensor.ops.arrange.index_keys import refuse_places
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, resized
-from gtensor.ops.build.batching import trailing
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.define.batching import trailing
+from gtensor.ops.define.path_builders import placed, settled
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace, Operand, Step
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.handle.tensor import Operand
+    from gtensor.engine.walk.typing import Step
 
 __all__ = ["take_along_axis"]
 

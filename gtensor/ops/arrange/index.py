@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
 from gtensor.ops.arrange.example_keys import gather_batch, scatter_batch
 from gtensor.ops.arrange.index_keys import (
     Key,
@@ -23,14 +23,16 @@ from gtensor.ops.arrange.index_keys import (
 )
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, linear_tangent
-from gtensor.ops.build.batching import whole_axis_first
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.define.batching import whole_axis_first
+from gtensor.ops.define.path_builders import placed, settled
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace, Operand, Step
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.handle.tensor import Operand
+    from gtensor.engine.walk.typing import Step
 
 __all__ = ["take"]
 

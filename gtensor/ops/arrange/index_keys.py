@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend import DeviceError, refuse_mask
-from gtensor.engine.context import grad_enabled
-from gtensor.engine.interchange import plain_values
-from gtensor.engine.levels import Traced
-from gtensor.engine.samples import Draw, Sample, normal
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.handle.context import grad_enabled
+from gtensor.engine.handle.interchange import plain_values
+from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.tape.levels import Traced
+from gtensor.engine.tape.samples import Draw, Sample, normal
 from gtensor.settings import settings
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gtensor.backend import refuse_mask
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.index import get_item, take
 from gtensor.ops.arrange.shape import (
     along,
@@ -23,13 +23,14 @@ from gtensor.ops.arrange.shape import (
     reshape,
     resized,
 )
-from gtensor.ops.build.batching import trailing, unchanged
-from gtensor.ops.build.path_builders import placed
+from gtensor.ops.define.batching import trailing, unchanged
+from gtensor.ops.define.path_builders import placed
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__ = ["concat", "repeat", "stack", "tile", "unstack"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gtensor.ops.arrange.index_keys import Key, Selection, is_basic, rows_of, unique
 from gtensor.ops.arrange.shape import moved_axes
-from gtensor.ops.build.cpu_tiles import computed_in, whole_tiles
+from gtensor.ops.define.cpu_tiles import computed_in, whole_tiles
 
 if TYPE_CHECKING:
     from gtensor.backend import Device

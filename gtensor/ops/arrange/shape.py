@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gtensor.backend import Device, element_type, get_device
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, normal, unary
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.batching import broadcast_shape, in_order, to_shape, unchanged
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, normal, unary
+from gtensor.ops.define.batching import broadcast_shape, in_order, to_shape, unchanged
+from gtensor.ops.define.path_builders import placed, settled
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__ = [
     "astype", "broadcast_arrays", "broadcast_to", "clone", "expand_dims", "flatten",

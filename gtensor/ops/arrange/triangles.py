@@ -9,16 +9,17 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import linear_tangent
-from gtensor.ops.build.batching import unchanged
+from gtensor.ops.define.batching import unchanged
 from gtensor.ops.elementwise.selection import where_op
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path
-    from gtensor.engine.typing import Namespace, Step
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step
 
 __all__ = ["tril", "triu"]
 

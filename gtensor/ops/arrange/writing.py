@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine import in_place
-from gtensor.engine.interchange import given_values
-from gtensor.engine.op import op, registry
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.interchange import given_values
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run import in_place, writable
+from gtensor.engine.tape.op import op, registry
 from gtensor.ops.arrange.example_keys import last_batch, set_batch
 from gtensor.ops.arrange.index_keys import (
     Key,
@@ -25,13 +25,15 @@ from gtensor.ops.arrange.index_keys import (
     unique,
 )
 from gtensor.ops.arrange.shape import reshape
-from gtensor.ops.build.path_builders import placed, settled
-from gtensor.ops.build.pointwise import zero_tangent
+from gtensor.ops.define.path_builders import placed, settled
+from gtensor.ops.define.pointwise import zero_tangent
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Scalar
-    from gtensor.engine.typing import Namespace, Operand, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.handle.tensor import Operand
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__: list[str] = []
 
@@ -151,7 +153,7 @@ def set_item(x: Tensor, key: object, value: Operand) -> None:
     On a GPU the range of index arrays is not checked, since that would wait, and an index out of it
     overwrites any element of x; GTENSOR_DEBUG=1 checks it.
     """
-    in_place.refuse_traced(x, "x[key] = value")
+    writable.refuse_traced(x, "x[key] = value")
     tracked = x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
     parts, indices = normalized(x, key, tracked)
     given = given_values(value, x.device, "x[key] = value")

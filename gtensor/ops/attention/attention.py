@@ -17,23 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine.levels import vectorizing
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, boolean, normal
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.tape.levels import vectorizing
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, boolean, normal
 from gtensor.ops.activations.dropout import check_probability, dropout, dropout_op, fresh_seed
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.attention.blocks import attention_grad_path, attention_path
-from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, behind, spread
-from gtensor.ops.build.flops import of_attention
-from gtensor.ops.build.path_builders import placed
+from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.batching import Inputs, Mapped, aligned, batch_size, behind, spread
+from gtensor.ops.define.flops import of_attention
+from gtensor.ops.define.path_builders import placed
 from gtensor.ops.linalg.matrix_products import swapped
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 # -- in other ops: derivatives of derivatives, tangents, the weights themselves --------------------
 

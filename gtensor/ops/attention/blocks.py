@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine.namespaces import raw
+from gtensor.engine.handle.namespaces import raw
 from gtensor.ops.activations.dropout import keep_factors
 from gtensor.ops.attention import fused
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.path_builders import tiles
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.path_builders import tiles
 from gtensor.settings import settings
 
 if TYPE_CHECKING:

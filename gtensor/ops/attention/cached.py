@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gtensor.backend import Device
-from gtensor.engine.in_place import Write, write_all
-from gtensor.engine.op import Op
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.grouped_writes import Write, write_all
+from gtensor.engine.tape.op import Op
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.attention.blocks import attention_path
 from gtensor.ops.attention.rotary import turn
-from gtensor.ops.build.path_builders import placed
+from gtensor.ops.define.path_builders import placed
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array

@@ -20,23 +20,24 @@ import numpy as np
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import BLOCK, elementwise, raw
 from gtensor.backend.layouts import check_apart
-from gtensor.engine.context import grad_enabled
-from gtensor.engine.errors import GradientError, LevelError
-from gtensor.engine.in_place import write
-from gtensor.engine.levels import Traced, newest
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.batching import Inputs, Mapped
-from gtensor.ops.build.cpu_tiles import computed_in, whole_tiles
-from gtensor.ops.build.path_builders import into, placed, tiled
+from gtensor.engine.handle.context import grad_enabled
+from gtensor.engine.handle.errors import GradientError, LevelError
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.in_place import write
+from gtensor.engine.tape.levels import Traced, newest
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import Sample
+from gtensor.ops.define.batching import Inputs, Mapped
+from gtensor.ops.define.cpu_tiles import computed_in, whole_tiles
+from gtensor.ops.define.path_builders import into, placed, tiled
 from gtensor.ops.linalg.matrix_products import swapped
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
     Scratch = Callable[[str, tuple[int, ...], DTypeLike], Array]
 

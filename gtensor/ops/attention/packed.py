@@ -10,12 +10,12 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import Device
-from gtensor.engine.levels import vectorizing
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.engine.slots import sum_to
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.levels import vectorizing
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
+from gtensor.engine.walk.slots import sum_to
 from gtensor.ops.activations.dropout import check_probability, fresh_seed
 from gtensor.ops.attention.attention import (
     attention_grad_in_ops,
@@ -26,14 +26,15 @@ from gtensor.ops.attention.attention import (
     scaled_dot_product_attention,
 )
 from gtensor.ops.attention.blocks import attention_path, write_gradients
-from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import Inputs, Mapped, batch_size, spread
-from gtensor.ops.build.flops import of_packed_attention
-from gtensor.ops.build.path_builders import placed
+from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.batching import Inputs, Mapped, batch_size, spread
+from gtensor.ops.define.flops import of_packed_attention
+from gtensor.ops.define.path_builders import placed
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__: list[str] = []  # nn.blocks calls the function
 

@@ -8,21 +8,22 @@ import numpy as np
 
 from gtensor.backend import Device, host
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.levels import Traced
-from gtensor.engine.op import op
-from gtensor.engine.overwrite import apply_over
-from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.take_over import apply_over
+from gtensor.engine.tape.levels import Traced
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import first_tangent
-from gtensor.ops.build.arguments import want_tensors
-from gtensor.ops.build.batching import Inputs, Mapped, behind
-from gtensor.ops.build.cpu_tiles import SMALL, computed_in
-from gtensor.ops.build.path_builders import placed, tiles
+from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.batching import Inputs, Mapped, behind
+from gtensor.ops.define.cpu_tiles import SMALL, computed_in
+from gtensor.ops.define.path_builders import placed, tiles
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step
 
 # -- paths -----------------------------------------------------------------------------------------
 

@@ -12,22 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import expand_dims, reshape, squeeze
-from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import (
-    Inputs,
-    Mapped,
-    apart,
-    batch_size,
-    merged,
-    or_none,
-)
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.flops import of_convolution, of_convolution_weight, of_transposed_convolution
-from gtensor.ops.build.path_builders import on_gpu
 from gtensor.ops.conv.paths import (
     GpuTiles,
     Pair,
@@ -45,13 +33,23 @@ from gtensor.ops.conv.paths import (
     weight_gradient,
     weight_matrix,
 )
+from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.batching import Inputs, Mapped, apart, batch_size, merged, or_none
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.flops import (
+    of_convolution,
+    of_convolution_weight,
+    of_transposed_convolution,
+)
+from gtensor.ops.define.path_builders import on_gpu
 
 if TYPE_CHECKING:
     import numpy as np
 
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Tangent, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Tangent, Values
 
 
 # -- paths ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 from gtensor.backend import Device, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import BLOCK, MULTIPROCESSORS, flat_launch, raw
-from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.settings import settings
 
 if TYPE_CHECKING:

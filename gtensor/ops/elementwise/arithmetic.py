@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.op import op
-from gtensor.engine.samples import alike, apart, binary, normal, unary
-from gtensor.engine.samples import positive as above_zero
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.formula import Formula
-from gtensor.ops.build.fused import fused
-from gtensor.ops.build.path_builders import cupy_function, ufunc
-from gtensor.ops.build.pointwise import analytic, identity, partial, pointwise
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import alike, apart, binary, normal, unary
+from gtensor.engine.tape.samples import positive as above_zero
+from gtensor.ops.define.formula import Formula
+from gtensor.ops.define.fused import fused
+from gtensor.ops.define.path_builders import cupy_function, ufunc
+from gtensor.ops.define.pointwise import analytic, identity, partial, pointwise
 from gtensor.ops.elementwise.rounding import ZERO
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace, Operand
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.handle.tensor import Operand
 
 __all__ = [
     "add", "copysign", "divide", "hypot", "multiply", "negative", "positive", "pow", "square",

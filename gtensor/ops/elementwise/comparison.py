@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import below, binary, boolean, normal, unary
-from gtensor.ops.build.batching import broadcasting
-from gtensor.ops.build.path_builders import cupy_function, ufunc
-from gtensor.ops.build.pointwise import zero_tangent
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import below, binary, boolean, normal, unary
+from gtensor.ops.define.batching import broadcasting
+from gtensor.ops.define.path_builders import cupy_function, ufunc
+from gtensor.ops.define.pointwise import zero_tangent
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Path
-    from gtensor.engine.samples import Sample
-    from gtensor.engine.typing import Tangent
+    from gtensor.engine.tape.samples import Sample
+    from gtensor.engine.walk.typing import Tangent
 
 __all__ = [
     "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",

@@ -8,16 +8,17 @@ import numpy as np
 
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, alike, apart, complex_normal, unary
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.batching import unchanged
-from gtensor.ops.build.fused import fused
-from gtensor.ops.build.path_builders import cupy_function, ufunc
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, alike, apart, complex_normal, unary
+from gtensor.ops.define.batching import unchanged
+from gtensor.ops.define.fused import fused
+from gtensor.ops.define.path_builders import cupy_function, ufunc
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__ = ["abs", "conj", "imag", "real"]
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Draw, alike, binary, normal, positive, unary
-from gtensor.ops.build.formula import Formula
-from gtensor.ops.build.fused import fused, paths
-from gtensor.ops.build.path_builders import cupy_function, ufunc
-from gtensor.ops.build.pointwise import analytic, partial, pointwise
-from gtensor.ops.build.primitives import TWO_OVER_ROOT_PI
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import Draw, alike, binary, normal, positive, unary
+from gtensor.ops.define.formula import Formula
+from gtensor.ops.define.fused import fused, paths
+from gtensor.ops.define.path_builders import cupy_function, ufunc
+from gtensor.ops.define.pointwise import analytic, partial, pointwise
+from gtensor.ops.define.primitives import TWO_OVER_ROOT_PI
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path
-    from gtensor.engine.typing import Namespace
+    from gtensor.engine.handle.namespaces import Namespace
 
 __all__ = [
     "exp", "expm1", "log", "log1p", "log2", "log10", "logaddexp", "reciprocal", "sqrt",

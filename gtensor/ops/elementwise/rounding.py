@@ -11,11 +11,11 @@ import numpy as np
 
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import alike, apart, binary, normal, unary
-from gtensor.ops.build.fused import fused
-from gtensor.ops.build.path_builders import cupy_function, placed, settled, ufunc
-from gtensor.ops.build.pointwise import identity, partial, pointwise
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import alike, apart, binary, normal, unary
+from gtensor.ops.define.fused import fused
+from gtensor.ops.define.path_builders import cupy_function, placed, settled, ufunc
+from gtensor.ops.define.pointwise import identity, partial, pointwise
 
 if TYPE_CHECKING:
     from gtensor.backend import Device

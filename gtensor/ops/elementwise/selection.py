@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gtensor.array.creation import asarray
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, alike, apart, binary, boolean, distinct, normal
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.batching import broadcasting
-from gtensor.ops.build.cpu_tiles import masked, select, select_into, tile_size, whole_tiles
-from gtensor.ops.build.fused import fused
-from gtensor.ops.build.path_builders import common, cupy_function, promoted, ufunc
-from gtensor.ops.build.pointwise import partial, pointwise
+from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, alike, apart, binary, boolean, distinct, normal
+from gtensor.ops.define.batching import broadcasting
+from gtensor.ops.define.cpu_tiles import masked, select, select_into, tile_size, whole_tiles
+from gtensor.ops.define.fused import fused
+from gtensor.ops.define.path_builders import common, cupy_function, promoted, ufunc
+from gtensor.ops.define.pointwise import partial, pointwise
 from gtensor.ops.elementwise.arithmetic import positive
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path, Scalar
-    from gtensor.engine.typing import Namespace, Operand
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.handle.tensor import Operand
 
 __all__ = ["clip", "maximum", "minimum", "where"]
 

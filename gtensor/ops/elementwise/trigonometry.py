@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.engine.op import op
-from gtensor.engine.samples import alike, apart, binary, normal
-from gtensor.ops.build.fused import fused
-from gtensor.ops.build.path_builders import cupy_function, ufunc
-from gtensor.ops.build.pointwise import partial, pointwise
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import alike, apart, binary, normal
+from gtensor.ops.define.fused import fused
+from gtensor.ops.define.path_builders import cupy_function, ufunc
+from gtensor.ops.define.pointwise import partial, pointwise
 from gtensor.ops.elementwise.exponentials import smooth
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace
+    from gtensor.engine.handle.namespaces import Namespace
 
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "sin", "sinh", "tan",

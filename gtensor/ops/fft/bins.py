@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.array.creation import DEFAULT_FLOAT, asarray
 from gtensor.backend import Device, element_type, get_device
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.creation.new_tensors import DEFAULT_FLOAT, asarray
+from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.ops.arrange.flip_roll import roll
 from gtensor.ops.arrange.shape import axis_indices
 

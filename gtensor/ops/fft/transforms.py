@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from gtensor.array.creation import asarray
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, complex_normal, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, complex_normal, normal
 from gtensor.ops.arrange.shape import (
     along,
     axis_index,
@@ -29,15 +29,16 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
-from gtensor.ops.build.batching import unchanged
-from gtensor.ops.build.flops import of_transform
-from gtensor.ops.build.path_builders import on_gpu, placed, settled
+from gtensor.ops.define.batching import unchanged
+from gtensor.ops.define.flops import of_transform
+from gtensor.ops.define.path_builders import on_gpu, placed, settled
 from gtensor.ops.linalg.matrix_products import is_half
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace, Step
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step
 
 __all__: list[str] = []  # the functions are public in gtensor.fft
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.array.creation import asarray
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
 from gtensor.ops.arrange.shape import axis_index, permute_dims, reshape
-from gtensor.ops.build.batching import broadcasting
-from gtensor.ops.build.cpu_tiles import computed_in, row_tiles, whole_tiles
-from gtensor.ops.build.flops import of_vecdot
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.define.batching import broadcasting
+from gtensor.ops.define.cpu_tiles import computed_in, row_tiles, whole_tiles
+from gtensor.ops.define.flops import of_vecdot
+from gtensor.ops.define.path_builders import placed, settled
 from gtensor.ops.elementwise.arithmetic import multiply
 from gtensor.ops.linalg.gemm import matmul
 from gtensor.ops.linalg.matrix_products import conjugated, is_half
@@ -28,7 +28,8 @@ from gtensor.settings import settings
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__ = ["tensordot", "vecdot"]
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import Sample
 from gtensor.ops.arrange.shape import matrix_transpose
-from gtensor.ops.build.batching import unchanged
-from gtensor.ops.build.path_builders import placed
+from gtensor.ops.define.batching import unchanged
+from gtensor.ops.define.path_builders import placed
 from gtensor.ops.linalg.matrix_products import (
     conjugated,
     gpu_factors,
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__: list[str] = []  # the functions are public in gtensor.linalg
 

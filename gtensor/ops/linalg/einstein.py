@@ -11,10 +11,10 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from gtensor.array.creation import asarray
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops.arrange.shape import broadcast_to, permute_dims, reshape
-from gtensor.ops.build.arguments import autocast
+from gtensor.ops.define.arguments import autocast
 from gtensor.ops.elementwise.arithmetic import multiply
 from gtensor.ops.linalg.gemm import matmul
 from gtensor.ops.linalg.norms import diagonal

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend.layouts import rows_in_step
-from gtensor.engine.context import grad_enabled
-from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.context import grad_enabled
+from gtensor.engine.handle.namespaces import raw, recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.activations.activation import ACTIVATIONS
-from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, in_dtype, spread
-from gtensor.ops.build.flops import of_feed_forward
-from gtensor.ops.build.path_builders import placed
+from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.batching import Inputs, Mapped, aligned, batch_size, in_dtype, spread
+from gtensor.ops.define.flops import of_feed_forward
+from gtensor.ops.define.path_builders import placed
 from gtensor.ops.linalg.linear import (
     cast_beside,
     give_parameters,
@@ -36,7 +36,8 @@ from gtensor.ops.linalg.matrix_products import swapped
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__: list[str] = []  # feed_forward is public in gtensor.nn.functional
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.array.creation import asarray
 from gtensor.backend.layouts import check_apart
-from gtensor.engine.context import grad_enabled
-from gtensor.engine.errors import GradientError
-from gtensor.engine.in_place import write
-from gtensor.engine.levels import Traced
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.context import grad_enabled
+from gtensor.engine.handle.errors import GradientError
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.in_place import write
+from gtensor.engine.tape.levels import Traced
 from gtensor.ops.arrange.shape import astype, reshape
 from gtensor.ops.linalg.matrix_products import (
     check_leading,

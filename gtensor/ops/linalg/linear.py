@@ -6,14 +6,14 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from gtensor.backend.layouts import rows_in_step
-from gtensor.engine.bind import FLOAT32
-from gtensor.engine.context import current_casts
-from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import (
+from gtensor.engine.handle.context import current_casts
+from gtensor.engine.handle.namespaces import raw, recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.bind import FLOAT32
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
+from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
     aligned,
@@ -22,14 +22,15 @@ from gtensor.ops.build.batching import (
     in_dtype,
     spread,
 )
-from gtensor.ops.build.flops import of_product, of_weight_gradient
-from gtensor.ops.build.path_builders import placed
+from gtensor.ops.define.flops import of_product, of_weight_gradient
+from gtensor.ops.define.path_builders import placed
 from gtensor.ops.linalg.matrix_products import is_half, matmul_batch, summed_path, swapped
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__: list[str] = []  # linear is public in gtensor.nn.functional
 

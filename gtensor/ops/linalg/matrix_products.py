@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.array.creation import asarray
 from gtensor.backend.cuda import cupy
 from gtensor.backend.layouts import product_shape
-from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.engine.slots import sum_to
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, broadcasting
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.flops import of_gemm, of_product, of_summed_product
-from gtensor.ops.build.path_builders import placed
+from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.namespaces import raw, recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
+from gtensor.engine.walk.slots import sum_to
+from gtensor.ops.define.batching import Inputs, Mapped, aligned, batch_size, broadcasting
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.flops import of_gemm, of_product, of_summed_product
+from gtensor.ops.define.path_builders import placed
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import ArrayOrTensor, Namespace, Operand, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.handle.tensor import Operand
+    from gtensor.engine.walk.typing import ArrayOrTensor, Step, Values
 
 __all__: list[str] = []  # the public functions are in `gemm`
 

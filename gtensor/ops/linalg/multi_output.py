@@ -13,19 +13,20 @@ import builtins
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import linear_tangent
-from gtensor.ops.build.batching import unchanged
+from gtensor.ops.define.batching import unchanged
 from gtensor.ops.linalg.matrix_products import matrix_paths, swapped
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace, Step
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step
 
 __all__: list[str] = []
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.array.creation import asarray
 from gtensor.backend.cuda import cupy
-from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, apart, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.namespaces import raw, recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, apart, normal
 from gtensor.ops.arrange.shape import expand_dims, linear_tangent
-from gtensor.ops.build.arguments import autocast
-from gtensor.ops.build.batching import (
+from gtensor.ops.define.arguments import autocast
+from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
     aligned,
@@ -25,10 +25,10 @@ from gtensor.ops.build.batching import (
     trailing,
     unchanged,
 )
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.flops import of_input
-from gtensor.ops.build.fused import fused
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.flops import of_input
+from gtensor.ops.define.fused import fused
+from gtensor.ops.define.path_builders import placed, settled
 from gtensor.ops.elementwise.complex_parts import abs as modulus
 from gtensor.ops.linalg.matrix_products import is_half, matrices
 from gtensor.ops.linalg.singular_values import svdvals
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__: list[str] = []  # the functions are public in gtensor.linalg
 

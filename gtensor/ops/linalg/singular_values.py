@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.batching import unchanged
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
+from gtensor.ops.define.batching import unchanged
 from gtensor.ops.linalg.decompositions import leaning, settled_signs
 from gtensor.ops.linalg.matrix_products import (
     gpu_factors,
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__: list[str] = []  # the functions are public in gtensor.linalg
 

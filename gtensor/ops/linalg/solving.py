@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gtensor.array.creation import asarray, eye
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import asarray, eye
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
 from gtensor.ops.arrange.shape import reshape
-from gtensor.ops.build.batching import (
+from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
     batch_size,
@@ -50,7 +50,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Operand, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.handle.tensor import Operand
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__: list[str] = []  # the functions are public in gtensor.linalg
 

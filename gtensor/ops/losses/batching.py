@@ -10,7 +10,7 @@ from math import nan, prod
 from typing import TYPE_CHECKING, Any
 
 from gtensor.ops.arrange.class_indices import first_of_scores, rows_beside, scores_beside
-from gtensor.ops.build.batching import (
+from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
     aligned,
@@ -18,11 +18,11 @@ from gtensor.ops.build.batching import (
     batch_size,
     in_dtype,
 )
-from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.define.cpu_tiles import computed_in
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
-    from gtensor.engine.typing import Namespace
+    from gtensor.engine.handle.namespaces import Namespace
 
 
 # -- sums of elementwise losses --------------------------------------------------------------------

@@ -14,27 +14,28 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import BLOCK, NULL, packed_launch, raw, row_launch
-from gtensor.engine.bind import FLOAT32
-from gtensor.engine.context import current_casts
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, below, normal, positive
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.context import current_casts
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.bind import FLOAT32
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, below, normal, positive
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
 from gtensor.ops.arrange.shape import from_end, resized
-from gtensor.ops.build.arguments import autocast, of_half, same_dtype, want_tensors
-from gtensor.ops.build.batching import in_dtype
-from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
-from gtensor.ops.build.flops import of_input
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.define.arguments import autocast, of_half, same_dtype, want_tensors
+from gtensor.ops.define.batching import in_dtype
+from gtensor.ops.define.cpu_tiles import computed_in, row_tile_size, row_tiles
+from gtensor.ops.define.flops import of_input
+from gtensor.ops.define.path_builders import placed, settled
 from gtensor.ops.losses import batching
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.tensor import Tensor
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.handle.tensor import Tensor
+    from gtensor.engine.walk.typing import Step, Values
 
 
 REDUCTIONS = ("none", "mean", "sum")

@@ -16,24 +16,25 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Sample, alike
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build import formula as data
-from gtensor.ops.build.arguments import autocast, same_dtype
-from gtensor.ops.build.cpu_tiles import computed_in, tile_size
-from gtensor.ops.build.flops import of_input
-from gtensor.ops.build.fused import fused, paths
-from gtensor.ops.build.path_builders import tiles
-from gtensor.ops.build.pointwise import partial, pointwise
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import Sample, alike
+from gtensor.ops.define import formula as data
+from gtensor.ops.define.arguments import autocast, same_dtype
+from gtensor.ops.define.cpu_tiles import computed_in, tile_size
+from gtensor.ops.define.flops import of_input
+from gtensor.ops.define.fused import fused, paths
+from gtensor.ops.define.path_builders import tiles
+from gtensor.ops.define.pointwise import partial, pointwise
 from gtensor.ops.losses import batching
 from gtensor.ops.losses.cross_entropy import check_reduction
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 Formula = Callable[..., Any]
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine.levels import underlying
-from gtensor.engine.samples import Sample, alike, normal
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.arguments import same_dtype
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.levels import underlying
+from gtensor.engine.tape.samples import Sample, alike, normal
+from gtensor.ops.define.arguments import same_dtype
 from gtensor.ops.losses.cross_entropy import REDUCTIONS
 from gtensor.ops.losses.pointwise import check_pair, loss_gradient, loss_ops, reduced
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path
-    from gtensor.engine.typing import Namespace
+    from gtensor.engine.handle.namespaces import Namespace
 
 _LEAST_LOG = -100.0  # logarithms in binary cross entropy are cut here, as in PyTorch
 _LEAST_VARIANCE = 1e-12

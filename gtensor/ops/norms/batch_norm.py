@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.backend import DeviceError
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.arrays import writable
-from gtensor.engine.context import is_recomputing, no_grad, same_again
-from gtensor.engine.errors import GradientError, LevelError
-from gtensor.engine.in_place import count_write, write
-from gtensor.engine.levels import newest
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Sample, normal, positive
-from gtensor.engine.tensor import Tensor, is_floating
+from gtensor.engine.handle.arrays import writable
+from gtensor.engine.handle.context import is_recomputing, no_grad, same_again
+from gtensor.engine.handle.errors import GradientError, LevelError
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor, is_floating
+from gtensor.engine.run.in_place import write
+from gtensor.engine.run.writable import count_write
+from gtensor.engine.tape.levels import newest
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import Sample, normal, positive
 from gtensor.ops.activations.activation import ACTIVATIONS
-from gtensor.ops.build.arguments import same_dtype, want_tensors
-from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.define.arguments import same_dtype, want_tensors
+from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.norms import batch_norm_paths as paths
 from gtensor.ops.norms import batching, replicas
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
     from gtensor.backend.kernels import Elementwise
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import ArrayOrTensor, Step, Values
     from gtensor.ops.norms.replicas import Gather
 
 Running: TypeAlias = "tuple[Tensor | None, Tensor | None, Tensor | None]"

@@ -18,16 +18,16 @@ from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import ACTIVATIONS as CODES
 from gtensor.backend.kernels import BLOCK, NULL, Raw, raw, shared_bytes
-from gtensor.engine.namespaces import raw as raw_spaces
+from gtensor.engine.handle.namespaces import raw as raw_spaces
 from gtensor.ops.activations.activation import ACTIVATIONS
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.path_builders import settled, tiled, tiles
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.path_builders import settled, tiled, tiles
 from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike
-    from gtensor.ops.build.cpu_tiles import Tile
+    from gtensor.ops.define.cpu_tiles import Tile
     from gtensor.ops.norms.replicas import Gather
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.namespaces import recorded
+from gtensor.engine.handle.namespaces import recorded
 from gtensor.ops.activations.activation import ACTIVATIONS
-from gtensor.ops.build.batching import (
+from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
     apart,
@@ -28,7 +28,7 @@ from gtensor.ops.build.batching import (
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
-    from gtensor.engine.typing import Namespace
+    from gtensor.engine.handle.namespaces import Namespace
 
 
 def _inverse_deviation(ns: Namespace, var: Any, eps: float) -> Any:

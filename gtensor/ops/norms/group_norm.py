@@ -13,14 +13,14 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import BLOCK, NULL, packed_launch, raw, row_launch
-from gtensor.engine.namespaces import raw as raw_spaces
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
-from gtensor.ops.build.path_builders import settled
+from gtensor.engine.handle.namespaces import raw as raw_spaces
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
+from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.cpu_tiles import computed_in, tile_size, whole_tiles
+from gtensor.ops.define.path_builders import settled
 from gtensor.ops.norms import batch_norm_paths, batching, row_norm_paths
 from gtensor.ops.norms.batch_norm import not_channels
 from gtensor.ops.norms.layer_norm import give_all
@@ -28,8 +28,9 @@ from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
-    from gtensor.ops.build.cpu_tiles import Tile
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import ArrayOrTensor, Step, Values
+    from gtensor.ops.define.cpu_tiles import Tile
     from gtensor.ops.norms.row_norm_paths import Grads, Needs
 
 # -- the CPU paths, over views (N, groups, channels of a group, ...), tile by tile -----------------

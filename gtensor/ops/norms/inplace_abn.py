@@ -3,7 +3,7 @@
 y = act((x - mean) / sqrt(var + eps) * (|weight| + eps) + bias) is written over x, and backward
 recomputes x by inverting the activation: the scale |weight| + eps is never 0. So a layer keeps one
 buffer, which its consumer saves anyway. With an activation without an inverse the layer saves x
-instead, and its consumer saves a recipe for y (gtensor/engine/recompute.py): one buffer again.
+instead, and its consumer saves a recipe for y (gtensor/engine/tape/recipes.py): one buffer again.
 
 Source: Rota Bulo, Porzi, Kontschieder, "In-place activated batch norm", CVPR 2018.
 """
@@ -19,20 +19,20 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, elementwise, raw
-from gtensor.engine.context import no_grad
-from gtensor.engine.levels import newest
-from gtensor.engine.namespaces import raw as raw_spaces
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.overwrite import apply_keeping, apply_over, recording
-from gtensor.engine.samples import Draw, Sample, apart, normal, positive, unary
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.namespaces import raw as raw_spaces
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.take_over import apply_keeping, apply_over, recording
+from gtensor.engine.tape.levels import newest
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Draw, Sample, apart, normal, positive, unary
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.activations.inverses import INVERSES, Inverse
-from gtensor.ops.build.arguments import want_tensors
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.path_builders import tiled
-from gtensor.ops.build.pointwise import partial, pointwise
+from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.path_builders import tiled
+from gtensor.ops.define.pointwise import partial, pointwise
 from gtensor.ops.norms import batch_norm, batching, replicas
 from gtensor.ops.norms.batch_norm import Unbiased, check_activation, check_batch_norm, check_eps
 from gtensor.ops.norms.batch_norm_paths import (
@@ -56,7 +56,8 @@ from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
     from gtensor.ops.norms.replicas import Gather
 
 # -- the CPU paths: the gradient is written over that of z, which backward inverts tile by tile ----

@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.bind import FLOAT32
-from gtensor.engine.context import current_casts
-from gtensor.engine.levels import Traced
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import in_dtype
+from gtensor.engine.handle.context import current_casts
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.bind import FLOAT32
+from gtensor.engine.tape.levels import Traced
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import Sample
+from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.batching import in_dtype
 from gtensor.ops.norms import batching
 from gtensor.ops.norms import row_norm_paths as paths
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import ArrayOrTensor, Step, Values
 
 # -- rules ---------------------------------------------------------------------------------------
 

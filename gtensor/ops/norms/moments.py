@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gtensor.backend import host
-from gtensor.ops.build.cpu_tiles import tile_size, whole_tiles
+from gtensor.ops.define.cpu_tiles import tile_size, whole_tiles
 
 if TYPE_CHECKING:
-    from gtensor.ops.build.cpu_tiles import Tile
+    from gtensor.ops.define.cpu_tiles import Tile
 
 
 def _place(key: Tile, lead: int) -> tuple[Tile, int]:

@@ -23,16 +23,16 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.path_builders import settled
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.path_builders import settled
 from gtensor.ops.norms import batching
 from gtensor.ops.norms.batch_norm_paths import statistics_cpu, statistics_gpu
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace
+    from gtensor.engine.handle.namespaces import Namespace
 
 Gather: TypeAlias = "Callable[[Array], Array]"
 

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.batching import in_dtype
-from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
+from gtensor.ops.define.batching import in_dtype
+from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.norms import batching
 from gtensor.ops.norms import row_norm_paths as paths
 from gtensor.ops.norms.layer_norm import check_rows, give_all, place, written_low
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import ArrayOrTensor, Step, Values
 
 # -- paths ---------------------------------------------------------------------------------------
 

@@ -16,15 +16,15 @@ import numpy as np
 from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import MULTIPROCESSORS, NULL, SHARED_BYTES, packed_launch, raw
-from gtensor.engine.namespaces import raw as raw_spaces
-from gtensor.ops.build.cpu_tiles import SMALL, broadcast_directly, computed_in
-from gtensor.ops.build.path_builders import once, tiles
-from gtensor.ops.build.sums import recentre, row_means
+from gtensor.engine.handle.namespaces import raw as raw_spaces
+from gtensor.ops.define.cpu_tiles import SMALL, broadcast_directly, computed_in
+from gtensor.ops.define.path_builders import once, tiles
+from gtensor.ops.define.sums import recentre, row_means
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
-    from gtensor.ops.build.cpu_tiles import Tile
+    from gtensor.ops.define.cpu_tiles import Tile
 
 Needs: TypeAlias = "tuple[bool, bool, bool]"
 """Whether the gradients of x, weight and bias are needed."""

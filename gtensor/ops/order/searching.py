@@ -9,14 +9,14 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Sample, below, boolean, distinct, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import Sample, below, boolean, distinct, normal
 from gtensor.ops.arrange.shape import axis_index, from_end, lone
-from gtensor.ops.build.batching import batch_size, sized_by_values, spread, unchanged
-from gtensor.ops.build.cpu_tiles import sortable
-from gtensor.ops.build.path_builders import placed, settled
-from gtensor.ops.build.pointwise import zero_tangent
+from gtensor.ops.define.batching import batch_size, sized_by_values, spread, unchanged
+from gtensor.ops.define.cpu_tiles import sortable
+from gtensor.ops.define.path_builders import placed, settled
+from gtensor.ops.define.pointwise import zero_tangent
 from gtensor.ops.reduce.reductions import (
     Axis,
     kept_shape,
@@ -29,8 +29,8 @@ from gtensor.ops.reduce.reductions import (
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace
-    from gtensor.ops.build.batching import Inputs, Mapped
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.ops.define.batching import Inputs, Mapped
 
 __all__ = ["argmax", "argmin", "count_nonzero", "nonzero", "searchsorted"]
 

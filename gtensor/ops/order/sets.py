@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, below, normal
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.batching import sized_by_values
-from gtensor.ops.build.cpu_tiles import sortable
-from gtensor.ops.build.path_builders import placed, settled
-from gtensor.ops.build.pointwise import zero_tangent
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, below, normal
+from gtensor.ops.define.batching import sized_by_values
+from gtensor.ops.define.cpu_tiles import sortable
+from gtensor.ops.define.path_builders import placed, settled
+from gtensor.ops.define.pointwise import zero_tangent
 
 if TYPE_CHECKING:
     from gtensor.backend import Device

@@ -9,10 +9,10 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Draw, Sample, below, distinct, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Draw, Sample, below, distinct, normal
 from gtensor.ops.arrange.shape import (
     along,
     along_one,
@@ -23,10 +23,10 @@ from gtensor.ops.arrange.shape import (
     reshape,
     resized,
 )
-from gtensor.ops.build.batching import trailing, unchanged
-from gtensor.ops.build.cpu_tiles import row_tiles, sortable
-from gtensor.ops.build.path_builders import placed, settled, tiles
-from gtensor.ops.build.pointwise import zero_tangent
+from gtensor.ops.define.batching import trailing, unchanged
+from gtensor.ops.define.cpu_tiles import row_tiles, sortable
+from gtensor.ops.define.path_builders import placed, settled, tiles
+from gtensor.ops.define.pointwise import zero_tangent
 from gtensor.settings import settings
 
 if TYPE_CHECKING:

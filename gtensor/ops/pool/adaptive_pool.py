@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops.arrange.index import take
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.conv.convolution import per_axis

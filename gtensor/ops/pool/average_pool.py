@@ -9,15 +9,15 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import flat_launch, raw
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import linear_tangent
-from gtensor.ops.build.batching import in_channels
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.path_builders import settled
 from gtensor.ops.conv.convolution import on_images
 from gtensor.ops.conv.paths import Pair
+from gtensor.ops.define.batching import in_channels
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.path_builders import settled
 from gtensor.ops.pool.windows import (
     Single,
     Windows,
@@ -32,7 +32,8 @@ from gtensor.ops.pool.windows import (
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace, Step
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step
 
 
 def _divisors(w: Windows, count_include_pad: bool, dtype: np.dtype) -> np.ndarray:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import floor
 from typing import Any
 
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.arguments import autocast, same_dtype
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.ops.define.arguments import autocast, same_dtype
 from gtensor.ops.pool.adaptive_pool import adaptive_avg_pool1d, adaptive_avg_pool2d
 from gtensor.ops.pool.mixing import Made
 from gtensor.ops.pool.resample import resample

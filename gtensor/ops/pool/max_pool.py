@@ -9,16 +9,16 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import flat_launch, raw
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, distinct
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, distinct
 from gtensor.ops.arrange.shape import first_tangent
-from gtensor.ops.build.batching import in_channels
-from gtensor.ops.build.cpu_tiles import computed_in, masked
-from gtensor.ops.build.path_builders import once, placed, settled
-from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.ops.conv.convolution import on_images
 from gtensor.ops.conv.paths import Pair
+from gtensor.ops.define.batching import in_channels
+from gtensor.ops.define.cpu_tiles import computed_in, masked
+from gtensor.ops.define.path_builders import once, placed, settled
+from gtensor.ops.define.pointwise import zero_tangent
 from gtensor.ops.pool.windows import (
     Single,
     Windows,
@@ -34,7 +34,8 @@ from gtensor.ops.pool.windows import (
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 # -- max pooling ---------------------------------------------------------------------------------
 

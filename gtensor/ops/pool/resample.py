@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, normal
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import linear_tangent, resized
-from gtensor.ops.build.batching import unchanged
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.path_builders import tiles
+from gtensor.ops.define.batching import unchanged
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.path_builders import tiles
 from gtensor.ops.pool.mixing import Made, Mixing
 from gtensor.ops.pool.mixing import matrix as matrix_of
 from gtensor.settings import settings
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace, Step
-    from gtensor.ops.build.cpu_tiles import Tile
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step
+    from gtensor.ops.define.cpu_tiles import Tile
 
 
 def _add_terms(xp: ModuleType, matrix: Mixing, axis: int, x: Array, total: Array) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops.conv.convolution import as_images, per_axis
 from gtensor.ops.conv.paths import Pair
 from gtensor.settings import settings

@@ -17,12 +17,12 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.kernels import flat_launch, raw
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.flops import of_lstm
-from gtensor.ops.build.path_builders import on_gpu, settled
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.flops import of_lstm
+from gtensor.ops.define.path_builders import on_gpu, settled
 from gtensor.ops.linalg.matrix_products import swapped
 from gtensor.ops.recurrent import sequences
 from gtensor.ops.recurrent.sequences import (
@@ -45,8 +45,9 @@ from gtensor.ops.recurrent.sequences import (
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
-    from gtensor.ops.build.batching import Inputs, Mapped
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
+    from gtensor.ops.define.batching import Inputs, Mapped
 
 _AXES = (0, 0, 0, 2, 2, 1, 1)  # of the parameters: x h0 c0 w_ih w_hh b_ih b_hh
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from gtensor.array.creation import zeros
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.namespaces import raw, recorded
-from gtensor.engine.samples import Sample
-from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import Inputs, Mapped, batch_size, behind, spread
-from gtensor.ops.build.path_builders import settled
+from gtensor.creation.new_tensors import zeros
+from gtensor.engine.handle.namespaces import raw, recorded
+from gtensor.engine.tape.samples import Sample
+from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.batching import Inputs, Mapped, batch_size, behind, spread
+from gtensor.ops.define.path_builders import settled
 from gtensor.ops.linalg.linear import give_parameters
 from gtensor.ops.linalg.matrix_products import swapped
 
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from gtensor.backend.typing import Array
-    from gtensor.engine.tensor import Tensor
-    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.handle.tensor import Tensor
+    from gtensor.engine.walk.typing import ArrayOrTensor, Step, Values
 
 Key = tuple[Any, ...]
 

@@ -14,24 +14,25 @@ import numpy as np
 from gtensor.backend import element_type, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import BLOCK, C_TYPES, NULL, elementwise, raw
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Draw, Sample, below, binary, distinct, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import Draw, Sample, below, binary, distinct, normal
 from gtensor.ops.arrange.shape import linear_tangent, lone
-from gtensor.ops.build.arguments import autocast
-from gtensor.ops.build.batching import in_dtype, unchanged
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.flops import of_input
-from gtensor.ops.build.path_builders import settled, tiled, tiles
-from gtensor.ops.build.pointwise import pointwise, zero_tangent
-from gtensor.ops.build.sums import sum_over
+from gtensor.ops.define.arguments import autocast
+from gtensor.ops.define.batching import in_dtype, unchanged
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.flops import of_input
+from gtensor.ops.define.path_builders import settled, tiled, tiles
+from gtensor.ops.define.pointwise import pointwise, zero_tangent
+from gtensor.ops.define.sums import sum_over
 from gtensor.ops.elementwise.rounding import ZERO
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
-    from gtensor.ops.build.cpu_tiles import Tile
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
+    from gtensor.ops.define.cpu_tiles import Tile
 
 __all__ = ["all", "any", "max", "mean", "min", "sum"]
 

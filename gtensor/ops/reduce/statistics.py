@@ -10,15 +10,15 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, apart, normal
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.batching import in_dtype, trailing, unchanged
-from gtensor.ops.build.cpu_tiles import computed_in, tile_size
-from gtensor.ops.build.flops import of_input
-from gtensor.ops.build.fused import fused, kernel_path
-from gtensor.ops.build.path_builders import settled
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, apart, normal
+from gtensor.ops.define.batching import in_dtype, trailing, unchanged
+from gtensor.ops.define.cpu_tiles import computed_in, tile_size
+from gtensor.ops.define.flops import of_input
+from gtensor.ops.define.fused import fused, kernel_path
+from gtensor.ops.define.path_builders import settled
 from gtensor.ops.reduce.reductions import (
     Axis,
     kept_shape,
@@ -34,7 +34,8 @@ from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike, Params
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__ = ["logsumexp", "std", "var"]
 

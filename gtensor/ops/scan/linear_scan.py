@@ -15,20 +15,21 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import BLOCK, NULL, raw
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample
 from gtensor.ops.arrange.shape import broadcast_to
-from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import Inputs, Mapped, trailing
-from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.batching import Inputs, Mapped, trailing
+from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.path_builders import settled
 from gtensor.ops.scan.scan import shifted_keys
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__: list[str] = []  # linear_scan is public in gtensor.nn.functional
 

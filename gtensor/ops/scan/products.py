@@ -9,13 +9,13 @@ import numpy as np
 
 from gtensor.backend import element_type, host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, below, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import op
+from gtensor.engine.tape.samples import Sample, below, normal
 from gtensor.ops.arrange.shape import along, clone, resized
-from gtensor.ops.build.batching import trailing, unchanged
-from gtensor.ops.build.cpu_tiles import computed_in, row_tiles
+from gtensor.ops.define.batching import trailing, unchanged
+from gtensor.ops.define.cpu_tiles import computed_in, row_tiles
 from gtensor.ops.linalg.matrix_products import conjugated
 from gtensor.ops.reduce.reductions import (
     Axis,
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gtensor.backend.typing import Array, DTypeLike, Params
-    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.walk.typing import Step, Values
 
 __all__ = ["cumulative_prod", "prod"]
 

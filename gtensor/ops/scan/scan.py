@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.array.creation import asarray
 from gtensor.backend import element_type, host
 from gtensor.backend.cuda import cupy
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Draw, Sample, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.op import Op, op
+from gtensor.engine.tape.samples import Draw, Sample, normal
 from gtensor.ops.arrange.joining import concat
 from gtensor.ops.arrange.shape import (
     along,
@@ -27,14 +27,16 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
-from gtensor.ops.build.batching import unchanged
-from gtensor.ops.build.cpu_tiles import computed_in, row_tiles
+from gtensor.ops.define.batching import unchanged
+from gtensor.ops.define.cpu_tiles import computed_in, row_tiles
 from gtensor.ops.reduce.reductions import accumulator
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike
-    from gtensor.engine.typing import Namespace, Operand, Step
+    from gtensor.engine.handle.namespaces import Namespace
+    from gtensor.engine.handle.tensor import Operand
+    from gtensor.engine.walk.typing import Step
 
 __all__ = ["cumulative_sum", "diff"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gtensor.backend.multi_tensor import MultiTensor, Tensors, launch_apart
-from gtensor.engine.op import Op
+from gtensor.engine.tape.op import Op
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, CudaArray

@@ -14,7 +14,8 @@ import pytest
 import gtensor as gt
 from gtensor.backend import devices
 from gtensor.backend.ordering import Ordering
-from gtensor.engine import backward, tensor
+from gtensor.engine.handle import tensor
+from gtensor.engine.walk import backward
 from gtensor.memory import Arena, HostSegments, Workspace
 from gtensor.memory.contract import adaptors
 from gtensor.system import fork_safety

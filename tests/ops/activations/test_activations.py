@@ -13,7 +13,7 @@ from against_torch import compare, compare_functional
 
 import gtensor as gt
 import gtensor.nn.functional as F
-from gtensor.engine.op import registry
+from gtensor.engine.tape.op import registry
 
 CASES: dict[str, tuple[Any, Any]] = {
     "relu": (F.relu, TF.relu),

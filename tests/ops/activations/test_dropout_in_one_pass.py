@@ -10,7 +10,7 @@ import pytest
 import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor import nn
-from gtensor.engine.errors import LevelError
+from gtensor.engine.handle.errors import LevelError
 from gtensor.ops.activations.dropout import activated_dropout, residual_dropout
 
 CHAINS: dict[str, tuple[Callable, Callable]] = {

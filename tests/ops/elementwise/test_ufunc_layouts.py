@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.engine.op import registry
-from gtensor.ops.build import path_builders
+from gtensor.engine.tape.op import registry
+from gtensor.ops.define import path_builders
 from gtensor.settings import settings
 
 PACKAGE = Path(gt.__file__).parent

@@ -11,8 +11,8 @@ import torch
 
 import gtensor as gt
 from gtensor import linalg
-from gtensor.engine.op import registry
-from gtensor.engine.samples import Sample
+from gtensor.engine.tape.op import registry
+from gtensor.engine.tape.samples import Sample
 from gtensor.testing import derivatives, gradcheck
 from gtensor.testing.cases import Case
 

@@ -20,7 +20,7 @@ import torch.nn.functional as TF
 import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor import nn
-from gtensor.engine.errors import ConsumedError
+from gtensor.engine.handle.errors import ConsumedError
 from gtensor.ops.activations.inverses import INVERSES
 from gtensor.ops.norms import inplace_abn as paths
 from gtensor.ops.norms import replicas
@@ -348,7 +348,7 @@ def test_a_wrong_rule_is_caught(rng: np.random.Generator, monkeypatch: pytest.Mo
         dx *= 1.0005
         return dx, *sums
 
-    from gtensor.engine.namespaces import raw
+    from gtensor.engine.handle.namespaces import raw
 
     monkeypatch.setattr(raw["cpu"], "inplace_abn_grad", wrong)
     layer = Layer(rng, (5, 3), "tanh")

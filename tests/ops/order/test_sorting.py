@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gtensor as gt
-from gtensor.engine.errors import GradientError
+from gtensor.engine.handle.errors import GradientError
 from gtensor.testing import gradcheck
 
 SHAPES_AND_AXES: list[tuple[tuple[int, ...], int]] = [

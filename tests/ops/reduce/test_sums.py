@@ -11,7 +11,7 @@ import pytest
 
 import gtensor as gt
 import gtensor.nn.functional as F
-from gtensor.ops.build.sums import row_means, row_sums
+from gtensor.ops.define.sums import row_means, row_sums
 
 BOUND = 5.0  # eps
 COUNTS = [2, 3, 16, 17, 33, 63, 64, 65, 97, 100, 127, 129, 1000, 1365, 4096, 10_000, 65_537]

@@ -10,7 +10,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.engine.namespaces import raw
+from gtensor.engine.handle.namespaces import raw
 from gtensor.nn import functional as F
 
 SHAPE = (600, 700)  # a step has 1/600 of it

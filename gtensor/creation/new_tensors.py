@@ -1,0 +1,357 @@
+"""Making tensors: from data, filled, counted. `gtensor.random` draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gtensor.backend import Device, cuda_device, element_type, get_device, host_array
+from gtensor.creation.foreign import adopted, imported
+from gtensor.engine.handle.context import is_grad_enabled
+from gtensor.engine.handle.errors import GradientError
+from gtensor.engine.handle.interchange import given_values, plain_values
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.engine.handle.tensor import Tensor, is_floating, wrap
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
+
+DeviceLike = Device | str | None
+Shape = int | Sequence[int]
+
+DEFAULT_FLOAT = np.dtype("float32")
+_DEFAULTS = {"f": DEFAULT_FLOAT, "c": np.dtype("complex64")}  # what Python numbers become
+
+
+def tensor(
+    data: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False
+) -> Tensor:
+    """A tensor in new memory with the values of `data` (nested lists, array, tensor, number).
+
+    Python floats become float32, complex numbers complex64, integers int64, unless `dtype` says
+    otherwise; arrays keep their dtype. Without `device`, a tensor's or CuPy array's own device,
+    else the default one. Gradients flow through the copy of a tensor; detach() it for a constant.
+
+    Raises TypeError if `data` is not numeric, or for integers with `requires_grad`; GradientError
+    for `requires_grad=True` with a tensor that already requires a gradient, and for a list with
+    such a tensor in it.
+    """
+    place = _place(data, device)
+    source = _values(data, dtype)
+    wanted = source.dtype if dtype is None else element_type(dtype)
+    _check_differentiable(wanted, requires_grad)
+    if (isinstance(data, Tensor) and data._current_node("tensor()") is not None
+            and is_grad_enabled()):
+        if requires_grad:
+            raise GradientError("tensor() was asked for a leaf (requires_grad=True) of a tensor "
+                                "that requires a gradient, which would be lost; detach() it first")
+        return asarray(data, wanted, place, copy=True)
+    result = wrap(place.copy(_on(place, source), dtype=wanted, label="tensor"), place)
+    return result.requires_grad_() if requires_grad else result
+
+
+def asarray(
+    obj: Any, /, dtype: DTypeLike | None = None, device: DeviceLike = None, copy: bool | None = None
+) -> Tensor:
+    """A tensor over `obj` without a copy where possible: it then shares the caller's memory.
+
+    A tensor of the right dtype and device is returned as it is, and gradients flow through its
+    copy. `copy=True` always copies, `copy=False` never: it raises ValueError where a copy would be
+    needed.
+    """
+    if device is None and dtype is None and not copy and isinstance(obj, Tensor):
+        return obj
+    place = _place(obj, device)
+    dtype = None if dtype is None else element_type(dtype)
+    if isinstance(obj, Tensor):
+        fits = obj.device is place and dtype in (None, obj.dtype)
+        if copy is False and not fits:
+            _refuse_copy(obj, dtype, place)
+        result = obj.to(place)
+        if copy and fits:
+            return result.clone()
+        return result if fits or dtype is None else result.to(dtype)
+    if copy:
+        return tensor(obj, dtype, place)
+    source = _values(obj, dtype)
+    array = _on(place, source)
+    if copy is False and (array is not obj or (dtype is not None and array.dtype != dtype)):
+        _refuse_copy(obj, dtype, place)
+    if dtype is not None and array.dtype != dtype:
+        return wrap(place.copy(array, dtype=dtype, label="asarray"), place)
+    return adopted(array, place)
+
+
+def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
+    """A tensor sharing the memory of any object with `__dlpack__` (PyTorch, JAX, CuPy, NumPy).
+
+    A copy is made where `device` or `copy=True` ask for one; `copy=False` raises ValueError then.
+    On CUDA an op on shared memory waits for the work of all streams (`gtensor.execution.streams`).
+    Raises TypeError for an object without `__dlpack__`, or memory that is neither CPU nor CUDA.
+    """
+    found = imported(x, copy)
+    if device is None or found.device is get_device(device):
+        return found
+    if copy is False:
+        _refuse_copy(x, None, get_device(device))
+    return found.to(get_device(device))
+
+
+# -- filled ----------------------------------------------------------------------------------------
+
+
+def full(
+    shape: Shape, fill_value: complex, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor of `shape` filled with a number (a Python one or a 0-d tensor).
+
+    Without dtype: float32, complex64, int64 or bool, by the number; a 0-d tensor's own.
+    """
+    place = fill_value.device if isinstance(fill_value, Tensor) else get_device(device)
+    value = plain_values(given_values(fill_value, place, "full"), "full")
+    if dtype is None:
+        dtype = fill_value.dtype if isinstance(fill_value, Tensor) else _values(value, None).dtype
+    result = empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
+    result.device.fill(result._array, value)
+    return result
+
+
+def empty(
+    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False
+) -> Tensor:
+    """An uninitialized tensor; float32 unless dtype is given.
+
+    Raises TypeError for a dtype that is an integer: a shape is one argument.
+    """
+    sizes = _sizes(shape)
+    if isinstance(dtype, int):
+        raise TypeError(f"dtype {dtype} given; a shape is one argument, such as "
+                        f"({shape}, {dtype})")
+    wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
+    _check_differentiable(wanted, requires_grad)
+    place = get_device(device)
+    result = wrap(place.empty(sizes, wanted, "empty"), place)
+    return result.requires_grad_() if requires_grad else result
+
+
+def zeros(
+    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False
+) -> Tensor:
+    """A tensor of zeros; float32 unless dtype is given."""
+    return full(shape, 0, dtype=dtype or DEFAULT_FLOAT, device=device, requires_grad=requires_grad)
+
+
+def ones(
+    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False
+) -> Tensor:
+    """A tensor of ones; float32 unless dtype is given."""
+    return full(shape, 1, dtype=dtype or DEFAULT_FLOAT, device=device, requires_grad=requires_grad)
+
+
+def empty_like(
+    x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+) -> Tensor:
+    """An uninitialized tensor of x's shape, dtype and device, unless given."""
+    return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def full_like(
+    x: Tensor, /, fill_value: complex, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+) -> Tensor:
+    """A tensor of x's shape, dtype and device, unless given, filled with a number.
+
+    Raises TypeError for a value that is no number, or that the dtype cannot hold.
+    """
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
+
+
+def zeros_like(
+    x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+) -> Tensor:
+    """Zeros of x's shape, dtype and device, unless given."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+def ones_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> Tensor:
+    """Ones of x's shape, dtype and device, unless given."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+# -- counted ---------------------------------------------------------------------------------------
+
+
+def arange(
+    start: float, /, stop: float | None = None, step: float = 1, *, dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+) -> Tensor:
+    """start, start + step, ... below stop (or 0, 1, ... below start).
+
+    Without dtype, int64 for integers, else float32.
+
+    Raises ValueError for a step of 0.
+    """
+    begin, end, step = (plain_values(v, "arange") for v in (
+        (0, start, step) if stop is None else (start, stop, step)))
+    if step == 0:
+        raise ValueError("arange with step 0; wanted a step that is not 0")
+    if dtype is not None:
+        dtype = element_type(dtype)
+    elif not all(isinstance(v, Integral) for v in (begin, end, step)):
+        dtype = DEFAULT_FLOAT
+    return _made("arange", device, lambda xp: xp.arange(begin, end, step, dtype=dtype))
+
+
+def linspace(
+    start: complex, stop: complex, /, num: int, *, dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` evenly spaced values from start to stop, which is the last one if `endpoint`.
+
+    float32 unless dtype is given, complex64 if start or stop is complex. The ends may be 0-d
+    tensors, to which gradients flow.
+
+    Raises ValueError for a negative `num`.
+    """
+    if isinstance(start, Tensor) or isinstance(stop, Tensor):
+        return _between(start, stop, num, dtype, device, endpoint)
+    if num < 0:
+        raise ValueError(f"linspace of {num} values; wanted 0 or more")
+    default = _DEFAULTS["c" if isinstance(start + stop, complex) else "f"]
+    wanted = default if dtype is None else element_type(dtype)
+    return _made("linspace", device, lambda xp: xp.linspace(
+        start, stop, num, dtype=wanted, endpoint=endpoint))
+
+
+def _between(
+    start: object, stop: object, num: int, dtype: DTypeLike | None, device: DeviceLike,
+    endpoint: bool
+) -> Tensor:
+    """linspace of 0-d tensors, by ops on them; without dtype in theirs (integers: float32)."""
+    ends = [x for x in (start, stop) if isinstance(x, Tensor)]
+    if any(x.ndim for x in ends):
+        raise ValueError(f"linspace was given ends of shapes {[x.shape for x in ends]}; wanted "
+                         "numbers or 0-d tensors")
+    place = get_device(device) if device is not None else ends[0].device
+    floats = [x.dtype for x in ends if x.dtype.kind in "fVc"]
+    inner = np.result_type(*floats) if floats else DEFAULT_FLOAT
+    weights = linspace(0.0, 1.0, num, dtype=inner, device=place, endpoint=endpoint)
+    values = recorded.add(recorded.multiply(1.0 - weights, start), recorded.multiply(weights, stop))
+    return values if dtype is None else values.astype(dtype, copy=False)
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+) -> Tensor:
+    """Ones on the k-th diagonal, else zeros, (n_rows, n_cols or n_rows); float32 unless given.
+
+    Raises ValueError for a negative number of rows or columns.
+    """
+    wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
+    return _made("eye", device, lambda xp: xp.eye(n_rows, n_cols, k=k, dtype=wanted))
+
+
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+    """Coordinate grids of 1-d tensors of one dtype, as views: of axis i the i-th ("ij").
+
+    With "xy" the first two axes are swapped, as in a picture's (row, column).
+
+    Raises ValueError for tensors of another number of axes or of several dtypes, and for another
+    `indexing`.
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"meshgrid was given indexing={indexing!r}; wanted 'xy' or 'ij'")
+    wrong = [a.shape for a in arrays if a.ndim != 1]
+    if wrong or len({a.dtype for a in arrays}) > 1:
+        raise ValueError(f"meshgrid was given tensors of shapes {[a.shape for a in arrays]} and "
+                         f"dtypes {[str(a.dtype) for a in arrays]}; wanted 1-d ones of one dtype")
+    places = list(range(len(arrays)))
+    if indexing == "xy" and len(arrays) > 1:
+        places[:2] = 1, 0
+    shape = [0] * len(arrays)
+    for place, a in zip(places, arrays, strict=True):
+        shape[place] = a.size
+    return [recorded.broadcast_to(
+        recorded.reshape(a, shape=tuple(a.size if i == place else 1 for i in range(len(shape)))),
+        shape=tuple(shape)) for place, a in zip(places, arrays, strict=True)]
+
+
+# -- what is common --------------------------------------------------------------------------------
+
+
+def _made(name: str, device: DeviceLike, function: Callable[[Any], Any]) -> Tensor:
+    """An array made by the device's own library, in memory of the installed resource."""
+    place = get_device(device)
+    values = place.path(name, function)(place.xp)
+    return tensor(values, device=place) if place.type == "cpu" else wrap(values, place)
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    """A shape as a tuple of sizes. Raises TypeError or ValueError if it is not a shape."""
+    try:
+        sizes = (index(shape),) if hasattr(shape, "__index__") else tuple(index(n) for n in shape)
+    except TypeError:
+        raise TypeError(f"shape {shape!r} given; wanted a whole number, or a tuple of them such "
+                        "as (2, 3)") from None
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"shape {sizes} given; wanted sizes of 0 or more")
+    return sizes
+
+
+def _refuse_copy(data: object, dtype: DTypeLike | None, place: Device) -> None:
+    raise ValueError(f"copy=False was asked of {type(data).__name__} for dtype "
+                     f"{dtype or 'as given'} on {place}; that needs a copy")
+
+
+def _place(data: object, device: DeviceLike) -> Device:
+    if device is None and isinstance(data, Tensor):
+        return data.device
+    if device is None and hasattr(data, "__cuda_array_interface__"):
+        return _home(data)
+    return get_device(device)
+
+
+def _home(data: Any) -> Device:
+    """The CUDA device on which an array of CuPy's or of another library lies."""
+    return cuda_device(data.device.id) if hasattr(data.device, "id") else get_device("cuda")
+
+
+def _values(data: object, dtype: DTypeLike | None) -> Any:
+    """The NumPy or CuPy array behind `data`."""
+    if isinstance(data, Tensor):
+        return data._array
+    if hasattr(data, "__cuda_array_interface__"):
+        return data
+    python = not hasattr(data, "dtype") and not hasattr(data, "__array__")
+    if isinstance(data, (list, tuple)):
+        data = plain_values(data, "a tensor")
+    array = host_array(data, "a tensor")
+    if python and dtype is None and array.dtype.kind in _DEFAULTS:
+        return array.astype(_DEFAULTS[array.dtype.kind])
+    return array
+
+
+def _on(place: Device, source: Any) -> Any:
+    """`source` as an array of the device; copied only if it lives elsewhere."""
+    if isinstance(source, np.ndarray):
+        return place.from_numpy(source)
+    home = _home(source)
+    if home is not place:
+        return place.from_numpy(home.to_numpy(source))
+    return source if isinstance(source, place.array_type) else place.from_numpy(source)
+
+
+def _check_differentiable(dtype: np.dtype, requires_grad: bool) -> None:
+    if requires_grad and not is_floating(dtype):
+        raise TypeError(f"requires_grad was asked of a tensor of dtype {dtype}; gradients need a "
+                        "floating-point dtype")

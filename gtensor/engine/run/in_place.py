@@ -1,0 +1,222 @@
+"""In-place writes: `y += x`, `y[key] = x`. The handle stays; the storage's version is increased."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gtensor.engine.handle.arrays import layout
+from gtensor.engine.handle.context import grad_enabled
+from gtensor.engine.handle.errors import GradientError
+from gtensor.engine.handle.interchange import given_values
+from gtensor.engine.handle.node import Leaf, Node
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.bind import bind, saves
+from gtensor.engine.run.writable import check_writable, overlapping, refuse_traced, same_layout
+from gtensor.engine.tape.execute import execute
+from gtensor.engine.tape.op import Op
+from gtensor.engine.tape.record import Record, new_record
+from gtensor.settings import settings
+from gtensor.system.bus import ListenerError
+
+if TYPE_CHECKING:
+
+    from gtensor.backend import Device
+    from gtensor.backend.typing import Array, Params, Scalar
+    from gtensor.engine.handle.tensor import Operand
+
+
+def assign(op: Op, target: Tensor, other: Operand) -> Tensor:
+    """target = op(target, other) elementwise, in target's memory, shape and dtype.
+
+    Raises before anything is written: GradientError for a leaf that requires a
+    gradient, DeviceError, ValueError if the result has another shape, TypeError if its
+    dtype cannot be cast to target's.
+    """
+    refuse_traced(target, f"in-place {op.name}")
+    array = target._array
+    given = given_values(other, target._device, f"in-place {op.name}")
+    value = given._array if isinstance(given, Tensor) else given
+    _refuse_other_shape(op.name, array.shape, np.shape(value))
+    result = _result_dtype(op, array, value)
+    loses_parts = result.kind == "c" and array.dtype.kind != "c"  # ml_dtypes would drop them
+    if loses_parts or not np.can_cast(result, array.dtype, "same_kind"):
+        raise TypeError(f"in-place {op.name} of dtype {np.result_type(value)} into dtype "
+                        f"{array.dtype}: the result has dtype {result}; convert with astype() "
+                        "first")
+    return write(op, target, given, {})
+
+
+def _refuse_other_shape(name: str, target: tuple[int, ...], given: tuple[int, ...]) -> None:
+    """Raise ValueError unless the target's shape is that to which both broadcast."""
+    try:
+        fits = np.broadcast_shapes(target, given) == target
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"in-place {name} of shape {given} into shape {target}; wanted a shape "
+                         "that broadcasts to the latter")
+
+
+def _result_dtype(op: Op, array: Array, value: Array | Scalar) -> np.dtype:
+    """The dtype of op(array, value)."""
+    if array.dtype.kind == "V":  # with which NumPy would promote a number as float64
+        given = np.result_type(value)
+        return given if given.kind == "c" else array.dtype
+    result = np.result_type(array, value)
+    return np.dtype(np.float32) if op.floating and result.kind in "iub" else result
+
+
+def write(
+    op: Op, target: Tensor, value: Tensor | Array | Scalar, params: Params,
+    indices: tuple[Tensor, ...] = (), others: tuple[Tensor, ...] = (),
+) -> Tensor:
+    """Overwrite `target` with op(target, value, *indices); the caller has checked shapes, dtypes.
+
+    The indices are inputs that get no gradient. The path overwrites the `others`, too, which it is
+    given as `state`; nothing is recorded of them.
+    """
+    if not others:
+        return bind(op, (target, value, *indices), params, _into_first)
+    state = tuple([other._array for other in others])
+    try:
+        return bind(op, (target, value, *indices), {**params, "state": state}, _into_first)
+    finally:  # an interrupt may come during or after the write
+        for other in others:
+            storage = other._own_storage()
+            storage.version += 1
+            storage.writer = id(other._array)
+            other._version = storage.version
+
+
+def _into_first(
+    op: Op, inputs: tuple[Any, ...], params: Params, arrays: list[Any],
+    parents: tuple[Node | None, ...], mask: int, device: Device,
+) -> Tensor:
+    """The output in the first input's memory; the handle of that input is the result."""
+    target, value, *indices = inputs
+    tracked = mask != 0 and grad_enabled()
+    if tracked and target._storage.leaf and _views_leaf(target._node):
+        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of "
+                            "one; do it under no_grad(), or on a clone()")
+    if 0 in arrays[0].strides or not getattr(arrays[0].flags, "writeable", True):
+        check_writable(op.name, arrays[0])
+    kept: tuple[Any, Any] = (arrays[0], value)  # the operands that the backward rule may save
+    if tracked:
+        kept = _kept_values(op, mask, arrays, value, device)
+    storage, writer = target._storage, id(target._array)
+    if storage.common:
+        storage = target._own_storage()
+    refused, heard_error = False, None
+    try:
+        _write_over(op, device, arrays, params)
+    except (IndexError, TypeError, ValueError):  # a path raises these before it writes
+        refused = True
+        raise
+    except ListenerError as error:  # the path has written, so the write must be recorded
+        heard_error = error
+    finally:  # an interrupt, or another error, may come during or after the write
+        if not refused:
+            storage.version += 1
+            storage.writer = writer
+            target._version = storage.version
+    if tracked:
+        storage.history = True
+        second = kept[1]._array if isinstance(kept[1], Tensor) else kept[1]
+        values = (kept[0], second, *arrays[2:], target._array)
+        handles = (None, kept[1] if kept[1] is value else None, *indices, target)
+        plan = op.plan(mask, len(arrays))
+        saved, guards = saves(plan, values, handles) if plan else op.nothing_saved
+        node = new_record(op, parents, mask, saved, guards, params, target._array, device)
+        _replace_node(target, node)
+    if heard_error is not None:
+        try:
+            raise heard_error
+        finally:
+            del heard_error  # its traceback refers to this frame
+    return target
+
+
+def written_back(op: Op, target: Tensor, part: Array, value: Tensor, params: Params) -> bool:
+    """Record `target[key] = value` without a write, if `value` is that part, just written in place.
+
+    Python runs `target[key] += x` as `value = target[key]; value += x; target[key] = value`. At the
+    last step the memory is already written, but target's history lacks the write. `part` is
+    target's array at the key; `op` saves nothing.
+    """
+    storage = value._storage
+    if (storage is not target._storage or value._array is target._array
+            or storage.writer != id(value._array)
+            or value._version != storage.version or target._version < storage.version - 1
+            or not same_layout(part, value._array)):
+        return False
+    target._version = storage.version
+    parents = (target._node, value._node)
+    mask = (parents[0] is not None) + 2 * (parents[1] is not None)
+    if mask and grad_enabled():
+        node = new_record(op, parents, mask, (), (), params, target._array, target._device)
+        _replace_node(target, node)
+    return True
+
+
+def _replace_node(target: Tensor, node: Node) -> None:
+    """Give the handle the node of its new values; gradients that are kept go with them."""
+    at = target._node
+    while at is not None:
+        if at.retain or at.heir is not None:
+            from gtensor.engine.run.retained import node_after_write
+
+            node = node_after_write(target, node)
+            break
+        at = at.parents[0] if isinstance(at, Record) and at.op.view and at.parents else None
+    target._node = node
+
+
+def _kept_values(
+    op: Op, mask: int, arrays: list[Any], value: object, device: Device
+) -> tuple[Any, Any]:
+    """The operands, copied where the rule needs them and the write would destroy them."""
+    plan = op.plan(mask, len(arrays))
+    before = device.copy(arrays[0], label=op.name) if 0 in plan else arrays[0]
+    if 1 in plan and overlapping(device, arrays[0], arrays[1]):
+        twice = 0 in plan and same_layout(arrays[0], arrays[1])  # y *= y: one copy suffices
+        value = before if twice else device.copy(arrays[1], label=op.name)
+    return before, value
+
+
+def _views_leaf(node: Node | None) -> bool:
+    """Whether a node is a leaf, or a view of one."""
+    while isinstance(node, Record) and node.op.view and node.parents:
+        node = node.parents[0]
+    return isinstance(node, Leaf)
+
+
+def _write_over(op: Op, device: Device, arrays: list[Any], params: Params) -> None:
+    target, value, *indices = arrays
+    if overlapping(device, target, value) and not same_layout(target, value):
+        # With a key, a tile of the value does not go where the same tile of the target is.
+        if device.type == "cpu" and not params and _is_transpose(target, value):
+            _with_own_transpose(op, target)
+            return
+        arrays = [target, device.copy(value, label=op.name), *indices]
+    execute(op, device, arrays, {**params, "out": target})
+
+
+def _is_transpose(a: Array, b: Array) -> bool:
+    at, shape, strides = layout(a)
+    return a.ndim == 2 and layout(b) == (at, shape, strides[::-1])
+
+
+def _with_own_transpose(op: Op, y: np.ndarray) -> None:
+    """y = op(y, y.T) in place: two mirrored tiles are read before either is written."""
+    side = max(1, int(settings.tile_elements ** 0.5))
+    n = y.shape[0]
+    for i in range(0, n, side):
+        for j in range(i, n, side):
+            upper = y[i:i + side, j:j + side]
+            lower = y[j:j + side, i:i + side]
+            before = upper.copy()  # one tile
+            op.cpu(upper, lower.T if i != j else before.T, out=upper)
+            if i != j:
+                op.cpu(lower, before.T, out=lower)

@@ -1,0 +1,1 @@
+"""What is remembered: definitions of ops, records, recipes, and the tapes of levels."""

@@ -1,0 +1,71 @@
+"""Running an op's path on arrays, with or without listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gtensor.backend import DeviceError
+from gtensor.system.bus import bus, heard
+
+if TYPE_CHECKING:
+    from gtensor.backend import Device
+    from gtensor.backend.typing import Params
+    from gtensor.engine.tape.op import Op
+
+
+def execute(op: Op, device: Device, arrays: Sequence[Any], params: Params) -> Any:
+    """The output of the op's path for the device."""
+    path = op.cpu
+    if device.type != "cpu":
+        if op.gpu is None:
+            raise DeviceError(f"{op.name} has no path for {device}; move its inputs to the "
+                              "CPU with .to('cpu'), or give the op one")
+        path = device.path(op.name, op.gpu)
+    try:
+        if bus.ops:
+            return heard(op, "forward", path, arrays, params)
+        return path(*arrays, **params)
+    except ValueError as error:
+        name_shapes(op, error, arrays)
+        raise
+
+
+_NO_BROADCAST = ("operands could not be broadcast together", "shape mismatch: objects cannot be")
+
+
+def name_shapes(op: Op, error: ValueError, arrays: Sequence[Any]) -> None:
+    """Give NumPy's or CuPy's error for shapes that do not broadcast the op's name, and them.
+
+    So no op that broadcasts has to check its shapes. Other errors stay as they are.
+    """
+    if str(error).startswith(_NO_BROADCAST):
+        shapes = [np.shape(a) for a in arrays if a is not None]
+        try:
+            np.broadcast_shapes(*shapes)
+        except ValueError:
+            listed = f"{', '.join(map(str, shapes[:-1]))} and {shapes[-1]}"
+            error.args = (f"{op.name} of shapes {listed}; wanted shapes whose axes agree or are 1, "
+                          "counted from the last",)
+
+
+class _Aside:
+    """In the place of an op's definition, for listeners: work of the engine that is no op."""
+
+    view, flops = False, 1
+
+    def __init__(self, name: str, device: Device) -> None:
+        self.name = name
+        self.device = device
+
+
+def run_aside(
+    name: str, device: Device, function: Callable[..., Any], *arrays: Any, **params: Any
+) -> Any:
+    """A function of the device's library, told to listeners as an op of that name."""
+    path = device.path(name, function)
+    if bus.ops:
+        return heard(_Aside(name, device), "forward", path, arrays, params)
+    return path(*arrays, **params)

@@ -1,0 +1,54 @@
+"""Saved arrays that a backward rule may overwrite, as the gradient of cross entropy its logits.
+
+An op names with `takes` an input that it saves. Its rule may then ask for that array, `step.take`,
+and write the gradient over it. It gets the array if the walk is its last reader: an op made it, no
+other record saved it, no living tensor shares its storage, it never left gtensor, and the graph is
+not kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gtensor.engine.handle.arrays import writable
+from gtensor.engine.handle.saved import replayed
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.handle.storage import Storage
+    from gtensor.engine.handle.tensor import Tensor
+    from gtensor.engine.tape.recipes import Remade
+
+
+# A saved array, its storage, and the storage's `saved` until another record saves it.
+Spare: TypeAlias = "tuple[Array, Storage, object]"
+
+
+class Takeable(tuple[Any, ...]):
+    """A record's saved values, among them an array that its rule may take."""
+
+    spare: Spare
+
+    def made(self, remade: Remade) -> Takeable:
+        """The values themselves: none is a recipe, as in `WithRecipes`."""
+        return self
+
+    def free(self, a: Array) -> bool:
+        """Whether that is the array, and nothing but these values can read it."""
+        array, storage, mark = self.spare
+        return (a is array and storage.saved is mark and not (storage.exported or storage.leaf)
+                and not storage.shared_beside(None))
+
+
+def saved_first(x: Tensor, storage: Storage) -> object | None:
+    """The mark of a storage that a record saves as the first, and may take; else None."""
+    device = x._device
+    if not storage.made or not writable(x._array) or (
+            device.graphs and replayed(x._array, device)):
+        return None
+    mark = object()
+    if storage.__dict__.setdefault("saved", mark) is not mark:  # one step, also for two threads
+        return None
+    if not storage.has(x):
+        storage.join(x)
+    return mark

@@ -1,0 +1,464 @@
+"""The backward walk: from a root back along the tape. It names no op."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from itertools import repeat
+from operator import attrgetter
+from threading import RLock
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gtensor.engine.handle.context import (
+    casting,
+    current_casts,
+    grad_enabled,
+    grad_mode,
+    record_ops,
+)
+from gtensor.engine.handle.errors import GradientError, LevelError
+from gtensor.engine.handle.namespaces import public, recorded
+from gtensor.engine.handle.node import CONSUMED, FREE, WALKED, Leaf, Node
+from gtensor.engine.handle.saved import overwritten
+from gtensor.engine.handle.storage import Storage
+from gtensor.engine.handle.tensor import Tensor, check_like, wrap
+from gtensor.engine.tape.execute import run_aside
+from gtensor.engine.tape.record import Record
+from gtensor.engine.walk.slots import RawStep, RecordedStep, call_hooks, commits
+from gtensor.system.bus import bus, heard, phase
+from gtensor.system.bus import here as scope
+from gtensor.system.fork_safety import free_at_forks
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from gtensor.engine.tape.levels import Level
+
+_retained, _collector, _stored = map(attrgetter, ("retain", "collector", "stored"))
+_by_age = attrgetter("seq")
+_claims = RLock()
+free_at_forks(_claims)
+_committing = False  # the thread that holds `commits` is in the middle of a commit
+
+
+def backward(
+    root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool, batched: bool
+) -> None:
+    """See `Tensor.backward`."""
+    if bus.listeners and scope.phase != "backward":
+        with phase("backward"):
+            return backward(root, grad, create_graph, keep, batched)
+    node = root._tracked_node("backward()")
+    seed = _seed(root, node, grad, batched)
+    records, leaves = _reached([node])
+    kept = [*leaves, *filter(_retained, records)]
+    if batched:
+        _check_batched(kept, seed.shape[0], create_graph)
+    step = _step(node, None, create_graph, batched)
+    if any(map(_collector, leaves)):
+        step.collecting = _collecting(leaves, create_graph, batched)
+    if step.collecting is None:
+        if type(step) is RawStep and not (bus.gradients or bus.leaves):
+            step.add_in_place(leaves)
+        try:
+            grads = _walk([(node, seed)], records, kept, step, create_graph, keep)
+            _commit(kept, grads, create_graph)
+        except BaseException as error:
+            _put_back(step, error)
+            raise
+    else:
+        kept, grads = _collect([(node, seed)], records, kept, step, keep)
+    if any(map(_stored, kept)):
+        for node, stored in zip(kept, grads, strict=True):
+            if node.stored and stored is not None:
+                for hook in [*node.stored.values()]:
+                    hook()
+
+
+def _collect(
+    seeds: list[tuple[Node, Tensor]], records: list[Record], kept: list[Node], step: Any, keep: bool
+) -> tuple[list[Node], list[Tensor | None]]:
+    """A walk whose leaves have collectors, which say what gradients are stored.
+
+    Returns the nodes, and what the walk gave each.
+    """
+    try:
+        grads = _walk(seeds, records, kept, step, False, keep)
+        final = step.collecting.finish()
+        walked = {node: grad for node, grad in zip(kept, grads, strict=True) if node not in final}
+        _commit([*walked], [*walked.values()], False, final)
+        return [*walked, *final], [*walked.values(), *final.values()]
+    except BaseException:
+        step.collecting.cancel()
+        raise
+
+
+public.backward = backward  # Tensor's method calls this: tensor.py cannot import it
+
+
+def gradients(
+    outputs: Sequence[Tensor],
+    targets: Sequence[Node],
+    grad_outputs: Sequence[Tensor | None],
+    create_graph: bool,
+    keep: bool,
+    batched: bool = False,
+) -> list[Tensor | None]:
+    """Gradients of the outputs' sum at the target nodes, None if unused; writes no `.grad`.
+
+    If `batched`, N at once: the gradients given and found are stacks along a first axis.
+    """
+    if bus.listeners and scope.phase != "backward":
+        with phase("backward"):
+            return gradients(outputs, targets, grad_outputs, create_graph, keep, batched)
+    seeds = []
+    for output, grad in zip(outputs, grad_outputs, strict=True):
+        node = root_node(output, "grad()")
+        seeds.append((node, _seed(output, node, grad, batched)))
+    records, leaves = _reached([node for node, _ in seeds])
+    wanted = _leading_to(set(targets), records)
+    some = not wanted.issuperset(leaves) or not wanted.issuperset(records)
+    for record in records:  # checked last: another thread may be consuming them
+        if record.state == CONSUMED:  # its parents are cleared, so a path to a target may be lost
+            raise GradientError(_refusal(record))
+    if some:
+        records = [r for r in records if r in wanted]
+    step = _step(seeds[0][0], wanted, create_graph, batched)
+    step.prunes = some
+    return _walk(seeds, records, targets, step, create_graph, keep)
+
+
+def _step(node: Node, wanted: set[Node] | None, create_graph: bool, batched: bool) -> Any:
+    """What the rules of a walk from that node see."""
+    if batched:
+        from gtensor.engine.walk.stacked import StackedStep
+
+        return StackedStep(wanted)
+    if create_graph:
+        return RecordedStep(wanted)
+    return RawStep(wanted) if node.level is None else node.level.step(wanted)
+
+
+def _walk(
+    seeds: list[tuple[Node, Tensor]],
+    records: list[Record],
+    kept: Sequence[Node],
+    step: Any,
+    create_graph: bool,
+    keep: bool,
+) -> list[Tensor | None]:
+    """Call every record's rule, newest first; returns the gradients at the `kept` nodes.
+
+    The slots belong to the step, so they are dropped with it on any exit, also by an error.
+    """
+    listening = bool(bus.listeners)
+    if current_casts() is not None:  # rules run in the dtypes of the forward pass
+        with casting(None):
+            return _walk(seeds, records, kept, step, create_graph, keep)
+    keepers = dict.fromkeys(kept)  # ordered, so that walks are deterministic
+    level = seeds[0][0].level
+    wanted: set[Node] | None = step.wanted
+    take = step.slots.pop
+    held: dict[Node, Any] = {}
+    mode = grad_enabled() if level is None else level.grad_enabled
+    told: set[Node] | None = None
+    if step.collecting is not None or bus.leaves and wanted is None:
+        told = set()
+    _claim(records)
+    try:
+        for node, seed in seeds:
+            if wanted is None or node in wanted:
+                step.seed(node, seed)
+        _record_on(level, create_graph)
+        for record in records if told is None else _completing(records, step, told):
+            slot = take(record, None)
+            if slot is None:
+                continue  # no gradient arrived
+            if record.hooks:
+                slot = step.hooked(record, slot)
+            if record in keepers:
+                held[record] = slot = step.share(slot)
+            if wanted is not None and wanted.isdisjoint(record.parents):
+                continue  # the walk ends here: no target is behind it
+            g = step.enter(record, slot, keep)
+            del slot
+            if not keep:
+                record.state, record.parents, record.guards = CONSUMED, (), ()
+            if listening:
+                scope.module, scope.instruction = record.module, (record.code, record.lasti)
+            rule: Any = record.op.backward  # not None, which `_claim` refuses
+            if not step.direct:
+                rule = record.device.rule  # which calls the op's
+            if bus.ops and step.direct:
+                heard(record.op, "backward", rule, (step.ns, step, g))
+            elif bus.ops:
+                with record.device.running(record.stream):
+                    heard(record.op, "backward", rule, (step.ns, step, g))
+            else:
+                rule(step.ns, step, g)
+        step.leave()
+        ends = {}
+        for node in keepers:
+            ends[node] = step.result(node, held[node] if node in held else take(node, None))
+    except BaseException:
+        step.leave()
+        step.slots.clear()  # a kept traceback would keep them alive
+        step.remade.clear()
+        held.clear()
+        raise
+    finally:
+        _record_on(level, mode)
+        try:
+            _unclaim(records)
+        except BaseException:  # an interrupt
+            _unclaim(records)
+            raise
+    for node, grad in ends.items():
+        if node.hooks and grad is not None and not isinstance(node, Record) and (
+                step.collecting is None or node.collector is None):
+            with nullcontext() if level else grad_mode(create_graph):
+                # a hook may keep its gradient or return a shared tensor; `.grad` needs its own
+                ends[node] = recorded.clone(call_hooks(node, grad))
+    if told is not None and bus.leaves:
+        from gtensor.engine.walk.complete import tell_rest
+
+        tell_rest(ends, told)
+    return list(map(ends.get, kept))
+
+
+def _collecting(leaves: list[Node], create_graph: bool, batched: bool) -> Any:
+    """The collectors, told that a walk begins."""
+    from gtensor.engine.walk.complete import collecting
+
+    return collecting(leaves, create_graph, batched)
+
+
+def _completing(records: list[Record], step: Any, told: set[Node]) -> Iterator[Record]:
+    """The records, between which the listeners are told of complete gradients."""
+    from gtensor.engine.walk.complete import completing
+
+    return completing(records, step, told)
+
+
+def _record_on(level: Level | None, enabled: bool) -> None:
+    """Record ops on the level's tape, or not; a walk switches off its own tape only."""
+    if level is None:
+        record_ops(enabled)
+    else:
+        level.grad_enabled = enabled
+
+
+def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
+    """Whether the output depends on a leaf that is not in `own`."""
+    _, leaves = _reached([output])
+    return not set(own).issuperset(leaves)
+
+
+def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
+    """Every record that the roots reach, newest first, and every leaf."""
+    found = set(roots)
+    records: list[Record] = []
+    leaves: list[Node] = []
+    reached = [*found]
+    for node in reached:  # which grows
+        if type(node) is not Record:
+            leaves.append(node)
+            continue
+        records.append(node)
+        for parent in node.parents:
+            if parent is not None and parent not in found:
+                found.add(parent)
+                reached.append(parent)
+    if len(records) > 1:
+        records.sort(key=_by_age, reverse=True)
+    return records, leaves
+
+
+def _leading_to(targets: set[Node], records: list[Record]) -> set[Node]:
+    """The nodes through which a gradient reaches a target."""
+    leading = set(targets)
+    for record in reversed(records):
+        if not leading.isdisjoint(record.parents):
+            leading.add(record)
+    return leading
+
+
+def _claim(records: list[Record]) -> None:
+    """Check that every record can be walked, and claim all of them for this walk, or none.
+
+    A finalizer that runs meanwhile may walk another graph; records claimed so far are refused.
+    """
+    taken = 0
+    try:
+        with _claims:
+            for record in records:
+                if record.state != FREE or record.op.backward is None or (
+                        record.guards and overwritten(record.guards)):
+                    raise GradientError(_refusal(record))
+                record.state = WALKED  # only stores, for each record
+                taken += 1
+    except BaseException:
+        _unclaim(records[:taken])
+        raise
+
+
+def _unclaim(records: list[Record]) -> None:
+    for record in records:
+        if record.state == WALKED:
+            record.state = FREE
+
+
+def _refusal(record: Record) -> str:
+    """The message why a record cannot be walked (again)."""
+    if record.state == CONSUMED:
+        return (f"the graph behind {record.where()} was consumed by an earlier backward; run the "
+                "forward pass again, or keep it with retain_graph=True")
+    if record.state == WALKED:
+        return (f"{record.where()} is being walked by another backward right now; give each thread "
+                "a graph of its own")
+    if record.op.backward is None:
+        return f"{record.where()} has no derivative; detach() its input to treat it as a constant"
+    if any(count.version != version and not isinstance(count, Storage)
+           for count, version, _ in record.guards):
+        return (f"an array that {record.where()} saved for its gradient is one that a graph's "
+                "replays write; save a clone() of it, or run backward() before the next replay "
+                "(within the capture, if it was recorded there)")
+    return (f"an array that {record.where()} saved for its gradient was overwritten in place "
+            "since; clone() it before writing")
+
+
+def root_node(tensor: Tensor, reader: str) -> Node:
+    """The node of a tensor at which a gradient starts or ends."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{type(tensor).__name__} was given where a gradient starts or ends; "
+                        "wanted a Tensor")
+    return tensor._tracked_node(reader)
+
+
+def _seed(root: Tensor, node: Node, grad: Tensor | None, batched: bool) -> Tensor:
+    """The gradient that the walk starts from: the caller's, or 1 for one element."""
+    if batched:
+        return _stacked_seed(node, grad)
+    if grad is None:
+        if root.size != 1:
+            raise GradientError(f"backward() of a tensor of shape {root.shape} without a gradient; "
+                                "give one of that shape, or reduce the tensor to one element first")
+        if root.dtype.kind == "c":
+            raise GradientError("backward() of a complex tensor without a gradient; give one, or "
+                                "take a real function of the tensor first")
+        if bus.listeners:
+            scope.module, scope.instruction = node.module, _instruction(node)
+        return wrap(run_aside("gradient", root._device, root._device.xp.ones, root.shape,
+                              dtype=root.dtype), root._device)
+    if not isinstance(grad, Tensor):
+        raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
+    array = grad._array
+    if (grad._device is not node.device or array.dtype is not node.dtype
+            or array.shape != node.shape):
+        check_like("a gradient", grad, node)
+    return grad
+
+
+def _instruction(node: Node) -> tuple[CodeType, int] | None:
+    """The user's, which recorded the node."""
+    return (node.code, node.lasti) if isinstance(node, Record) else None
+
+
+def _stacked_seed(node: Node, grad: Tensor | None) -> Tensor:
+    """N gradients along a first axis."""
+    if not isinstance(grad, Tensor) or not grad.ndim:
+        given = type(grad).__name__ if not isinstance(grad, Tensor) else "one of shape ()"
+        raise TypeError(f"a batched backward() was given {given} as gradients; wanted a Tensor of "
+                        f"shape (N, ...) with N gradients of shape {node.shape}")
+    if node.level is not None:
+        raise LevelError("a batched backward() was called within a transform; wanted vmap() there")
+    check_like("a stack of gradients", grad, Leaf(
+        (grad.shape[0], *node.shape), node.dtype, node.device))
+    return grad
+
+
+def _check_batched(kept: Sequence[Node], count: int, create_graph: bool) -> None:
+    """Raise unless N gradients can be added to each `.grad`."""
+    if create_graph:
+        raise GradientError("backward(batched=True) was given create_graph=True; wanted vmap() of "
+                            "a pullback for gradients that are differentiated")
+    for node in kept:
+        if node.grad is not None and node.grad.shape != (count, *node.shape):
+            raise GradientError(
+                f"a leaf of shape {node.shape} has a gradient of shape {node.grad.shape}, to which "
+                f"{count} gradients would be added; set its .grad to None first")
+
+
+def _commit(
+    kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: bool,
+    final: Mapping[Node, Tensor] = MappingProxyType({}),
+) -> None:
+    """Add the walk's gradients to `.grad`, and store those that are final.
+
+    All sums are computed first; one C call then stores them, so an interrupt cannot store a part.
+    """
+    global _committing
+    mode = grad_enabled()
+    recorded_walk = create_graph or bool(kept) and kept[0].level is not None
+    with commits:
+        if _committing:
+            raise GradientError("backward() was called in the middle of another one's last step, "
+                                "which writes `.grad`, by a finalizer or a signal handler of its "
+                                "thread; wanted no backward() there")
+        try:
+            _committing = True
+            if recorded_walk:
+                record_ops(mode or create_graph)
+            nodes, totals = [*final], [*final.values()]
+            for node, grad in zip(kept, grads, strict=True):
+                if grad is None:
+                    continue
+                if node.retain and isinstance(node.retain, Node):
+                    node = node.retain
+                if recorded_walk:
+                    # a recorded gradient may be shared: with the seed, or between two leaves
+                    grad = (recorded.clone(grad) if node.grad is None
+                            else recorded.add(grad, node.grad))
+                elif node.grad is not None:
+                    grad = _added(grad, node.grad)
+                nodes.append(node)
+                totals.append(grad)
+            deque(map(setattr, nodes, repeat("grad"), totals), 0)
+        finally:
+            _committing = False
+            if recorded_walk:
+                record_ops(mode)
+
+
+def _put_back(step: Any, error: BaseException) -> None:
+    """A walk that has added to these leaves' `.grad` in place raises: they get it back.
+
+    With what they had before, if there are copies; else a note to the error names the leaves.
+    """
+    added = []
+    for node, (grad, before) in step.adopted.items():
+        with commits:
+            present = node.grad
+            if present is not None and present is not grad and present._array is grad._array:
+                continue  # an interrupt came when all was stored
+            if before is not None:
+                run_aside("gradient", node.device, node.device.xp.copyto, grad._array, before)
+            else:
+                added.append(f"{node.shape} {node.dtype}")
+            if present is not None and present is not grad:  # another walk has stored one meanwhile
+                grad = _added(grad, present)
+            node.grad = grad
+    step.adopted = {}  # a kept traceback would keep them alive
+    if added:
+        error.add_note(f"the .grad of {len(added)} leaves has a part of this walk's gradient: of "
+                       f"shape {', '.join(added)}; set it to None, or run with GTENSOR_DEBUG=1, "
+                       "which keeps copies")
+
+
+def _added(fresh: Tensor, present: Tensor) -> Tensor:
+    """The sum, written into `fresh`, which has no other holder."""
+    run_aside("gradient", fresh._device, fresh._device.xp.add, fresh._array, present._array,
+              out=fresh._array)
+    return fresh

@@ -1,0 +1,68 @@
+"""Checks of arguments that several functions share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gtensor.engine.handle.context import current_casts
+from gtensor.engine.handle.tensor import Tensor
+
+
+def refuse_unsupported(wanted: object, name: str, **given: object) -> None:
+    """Raise ValueError unless every given argument is `wanted`, PyTorch's default.
+
+    The arguments are kept in the signatures so that positional arguments mean the same.
+    """
+    for argument, value in given.items():
+        if value != wanted:
+            raise ValueError(f"{name} was given {argument}={value!r}; wanted {wanted!r}: nothing "
+                             "else is supported")
+
+
+def want_tensors(name: str, **inputs: Tensor | None) -> None:
+    """Raise TypeError unless the inputs that are there are Tensors."""
+    for label, given in inputs.items():
+        if given is not None and not isinstance(given, Tensor):
+            raise TypeError(f"{name} was given {label} of type {type(given).__name__}; wanted a "
+                            "Tensor (gt.asarray makes one)")
+
+
+def same_dtype(name: str, **tensors: Tensor | None) -> None:
+    """Raise TypeError unless those that are there are Tensors of one floating dtype.
+
+    Under `gt.autocast` the op makes one dtype of float32 and half types. Called before their shapes
+    are read, which a list lacks.
+    """
+    first = None
+    same = True
+    try:
+        for t in tensors.values():  # a generator would cost as much as a small op
+            if t is None:
+                continue
+            dtype = t._array.dtype
+            if first is None:
+                first = dtype
+                same = dtype.kind in "fV"
+            elif dtype != first:
+                same = False
+    except AttributeError:  # asking each would cost what trying does not
+        want_tensors(name, **tensors)
+        raise
+    if not same and (casts := current_casts()) is not None:
+        same = casts.unites([t.dtype for t in tensors.values() if t is not None])
+    if not same:
+        listed = ", ".join(
+            f"{label} of dtype {t.dtype}" for label, t in tensors.items() if t is not None)
+        raise TypeError(f"{name} was given {listed}; wanted one floating-point dtype")
+
+
+def of_half(input: Any) -> bool:
+    """Whether the input is of a half type; a Python number is not."""
+    dtype = getattr(input, "dtype", None)
+    return dtype is not None and dtype.itemsize == 2 and dtype.kind in "fV"
+
+
+def autocast(policy: str, *inputs: Any) -> tuple[Any, ...]:
+    """Inputs of a function of several ops, cast as an op of that policy casts its own."""
+    casts = current_casts()
+    return inputs if casts is None else casts.cast(policy, inputs)

@@ -1,0 +1,1 @@
+"""Nsight Systems: sessions under `nsys profile`, and what their exports say of ops."""
