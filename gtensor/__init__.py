@@ -49,6 +49,7 @@ from gtensor.creation.new_tensors import (
 from gtensor.engine.handle.context import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from gtensor.engine.handle.errors import AnomalyError, ConsumedError, GradientError, LevelError
 from gtensor.engine.handle.tensor import Tensor, _unpickled
+from gtensor.engine.run import call_text as _call_text  # which gives ops their calls
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
 from gtensor.engine.walk import backward as _backward  # which gives Tensor its method
@@ -61,6 +62,7 @@ from gtensor.random import manual_seed
 from gtensor.settings import settings
 from gtensor.system.bus import ListenerError, listen
 from gtensor.system.late_imports import late as _late
+from gtensor.system.moved_modules import find_moved as _find_moved
 
 if TYPE_CHECKING:
     from gtensor import amp as amp
@@ -99,6 +101,7 @@ else:
         "Graph": "gtensor.execution.graphs", "autocast": "gtensor.amp",
         "detect_anomaly": "gtensor.engine.walk.anomaly"})
 
+_find_moved()
 _find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold
 
 __version__ = "0.1.0"

@@ -244,7 +244,8 @@ def gradients(op: Op, sample: Sample) -> tuple[Any, np.ndarray, list[np.ndarray]
     record = op(*inputs, **sample.params)._node
     g = np.asarray(rng_of(op.name).standard_normal(record.shape)).astype(record.dtype)
     step = RawStep(None)
-    step.enter(record, (g, BORROWED), keep=True)
+    step.keep = True
+    step.enter(record, (g, BORROWED))
     op.backward(step.ns, step, g)
     return record, g, [array for array, _ in step.slots.values()]
 

@@ -25,8 +25,8 @@ LATE = {"amp", "checkpoint", "data", "fft", "func", "nn", "optim", "profiler", "
 LATE_MODULES = {f"gtensor.{name}" for name in (
     *LATE, "system.atomic", "backend.blas", "backend.cublas", "backend.cuda_graphs",
     "backend.cuda_guards", "cli",
-    "engine.walk.anomaly", "engine.run.casting", "execution.streams", "hostcuda", "memory.workspace",
-    "ops.recurrent",
+    "engine.walk.anomaly", "engine.run.casting", "execution.streams", "hostcuda",
+    "memory.workspace", "ops.recurrent",
     "memory.trace.curves", "memory.trace.lifetimes", "memory.plan.plan", "memory.trace.reading",
     "memory.plan.recording", "memory.trace.snapshots", "memory.trace.timeline_page",
     "memory.trace.timelines", "ops.scan.linear_scan", "profiler.find_owners", "train")}

@@ -182,8 +182,9 @@ def test_files_and_modules_that_prose_names_exist() -> None:
 
 
 def test_names_of_files_that_do_not_exist_are_found(tmp_path: Path) -> None:
-    there = ("`engine/walk/slots.py`, slots.py, `tests/engine`, `memory/arena/`, ../docs/design.md, "
-             "gtensor.linalg.inv, `gt.nn.functional.gelu`, tests.hostile, files.name, a/b")
+    there = ("`engine/walk/slots.py`, slots.py, `tests/engine`, `memory/arena/`, "
+             "../docs/design.md, gtensor.linalg.inv, `gt.nn.functional.gelu`, tests.hostile, "
+             "files.name, a/b")
     gone = ["core/slots.py", "frames.py", "tests/tape", "memory/heaps/", "gtensor.core.op",
             "gt.memory.scenarios", "tests.hostage"]
     (tmp_path / "page.md").write_text(f"{there}\n`{'` `'.join(gone)}`\n", encoding="utf-8")

@@ -11,7 +11,7 @@ from shutil import get_terminal_size
 from tempfile import TemporaryDirectory
 
 from gtensor.memory.trace.export import check_folder
-from gtensor.profiler.nsys import sessions as nsys
+from gtensor.profiler.nsys import sessions
 from gtensor.profiler.nsys.export import read
 from gtensor.profiler.nsys.tables import tables
 from gtensor.profiler.nsys.work import Session
@@ -38,22 +38,22 @@ def session(words: Sequence[str], out: Path | None, steps: tuple[int, int] | Non
     require("rich", "rich", "gtensor profile")
     folder = Path("runs") / "nsys" if out is None else out
     targets = [folder / f"session{suffix}" for suffix in (".nsys-rep", ".sqlite")]
-    first, count = steps or nsys.STEPS
+    first, count = steps or sessions.STEPS
     with _told():
         command = _command(words)
-        tool = nsys.found_nsys(os.environ)
+        tool = sessions.found_nsys(os.environ)
         make_folder_of(targets[0])
         for target in targets:
             check_folder(target)
         with TemporaryDirectory(prefix=".gtensor-nsys-", dir=folder) as place:
             report, exported = (Path(place) / target.name for target in targets)
-            status = nsys.profile(tool, command, report, (first, count))
+            status = sessions.profile(tool, command, report, (first, count))
             if not report.exists():
                 return _nothing(status, first)
             os.replace(report, targets[0])
-            nsys.export(tool, targets[0], exported)
+            sessions.export(tool, targets[0], exported)
             os.replace(exported, targets[1])
-        nsys.print_statistics(tool, targets[1])
+        sessions.print_statistics(tool, targets[1])
         found = Session(read(targets[1]))
     print(tables(found, most, get_terminal_size().columns))
     print(f"\nOpen {targets[0]} in nsys-ui to see the time line; docs/nsys.md explains it. These "

@@ -215,9 +215,10 @@ class Reducer:
         if not self.as_views:
             view = leaf.device.copy(view, label="gradient")
         found = wrap(view, leaf.device)
-        if leaf.grad is not None and leaf.grad is self._stored.get(leaf):
+        earlier: Tensor | None = leaf.grad
+        if earlier is not None and earlier is self._stored.get(leaf):
             with no_grad():
-                found += leaf.grad
+                found += earlier
         return found
 
 

@@ -25,7 +25,6 @@ from gtensor.ops.order import *
 from gtensor.ops.pool import *
 from gtensor.ops.reduce import *
 from gtensor.ops.scan import *
-from gtensor.ops.updates import *
 from gtensor.system.package_names import declared, modules_in
 
 if not TYPE_CHECKING:

@@ -16,12 +16,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from time import perf_counter_ns
 from types import CodeType
 from typing import Any, TypeAlias, TypeVar
 
 from gtensor.system.fork_safety import free_at_forks
 from gtensor.system.frees import FreeListener
+from gtensor.system.interrupts import Undone
 from gtensor.system.source_line import place, user_frame
 
 Told: TypeAlias = Callable[[Any], object]
@@ -167,15 +169,9 @@ def listen(listener: Listener) -> Iterator[Listener]:
     """
     _check(listener)
     registered = Registered(listener)
-    try:
+    with Undone(partial(bus.remove, registered)):
         bus.add(registered)
         yield listener
-    finally:
-        try:
-            bus.remove(registered)
-        except BaseException:  # an interrupt
-            bus.remove(registered)
-            raise
 
 
 def _check(listener: object) -> None:

@@ -1,8 +1,13 @@
 """Code that an interrupt (Ctrl-C, a signal handler that raises) must not split.
 
 CPython delivers signals at the entry of a function, at a jump back and at the end of a call: never
-between two stores, and never within a C call. So changes that must be complete are written as
-stores, or made one C call by `in_turn`. Longer ones are a block `with undivided():`.
+between two stores, and never within a C call. The rule is:
+
+    a change that must be complete is written as stores ("only stores from here"), or made one C
+        call by `in_turn`; a longer one is a block `with undivided():`
+    what a block must undo can be undone twice, and a block `with` an object of class `Undone` does
+        so: an error and an interrupt end it alike, and an interrupt within `undo` starts it again
+    `except BaseException` is for what must be undone after an error only, and raises it again
 """
 
 from __future__ import annotations
@@ -20,6 +25,35 @@ _INTERRUPT = _signal.SIGINT
 def in_turn(*calls: Callable[[], object]) -> Callable[[], object]:
     """A C callable that makes these calls once, at its first call; an error ends them."""
     return partial(deque, map(call, calls), 0)
+
+
+class Undone:
+    """A block `with` it is undone at its end, also by an interrupt, which no `finally` promises.
+
+    `undo` may be called more than once. If an interrupt comes at the entry of `__exit__`, it is
+    called when this object is collected with the traceback, so nothing else may refer to it.
+    """
+
+    _within = False
+
+    def __init__(self, undo: Callable[[], object]) -> None:
+        self.undo = undo
+
+    def __enter__(self) -> Any:
+        self._within = True
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            self.undo()
+        except BaseException:
+            self.undo()
+            raise
+        self._within = False
+
+    def __del__(self) -> None:
+        if self._within:
+            self.undo()
 
 
 class undivided:

@@ -15,7 +15,7 @@ from simulated import SimulatedSegments
 import gtensor as gt
 from gtensor.backend import cuda, cuda_memory, cuda_streams
 from gtensor.backend.streams import SimulatedStream
-from gtensor.creation import new_tensors as creation
+from gtensor.creation import new_tensors
 from gtensor.engine.handle.tensor import wrap
 from gtensor.engine.walk.anomaly import NanFinder
 from gtensor.memory import Arena
@@ -380,8 +380,8 @@ def test_a_mask_is_counted_behind_the_stream_that_makes_it(produced):
 
 def test_values_of_another_device_are_ordered_on_that_one(produced, monkeypatch):
     array = produced(3)._array
-    monkeypatch.setattr(creation, "_home", lambda data: array.device)
-    assert creation._on(gt.device("cpu"), array) == 3 and array.reads == 1
+    monkeypatch.setattr(new_tensors, "_home", lambda data: array.device)
+    assert new_tensors._on(gt.device("cpu"), array) == 3 and array.reads == 1
 
 
 def test_planted_fault_a_read_without_order_is_caught(produced, monkeypatch):

@@ -15,7 +15,8 @@ from memory.invariants import check
 import gtensor as gt
 from gtensor import nn, optim
 from gtensor.engine.handle.context import grad_enabled, innermost, record_ops
-from gtensor.engine.walk import backward
+from gtensor.engine.walk import backward, walk
+from gtensor.engine.walk.slots import RawStep
 from gtensor.memory import Arena, HostSegments
 from gtensor.system.bus import bus, here, phase
 
@@ -264,9 +265,10 @@ class Collecting:
 
 @pytest.mark.parametrize("name", ["_claims", "commits"])
 def test_a_finalizer_under_a_lock_of_the_engine_may_call_backward(name, within=60):
+    module = walk if name == "_claims" else backward
     found = []
-    lock = Collecting(getattr(backward, name), lambda: found.append(backward_of(5.0)))
-    with patch.object(backward, name, lock):
+    lock = Collecting(getattr(module, name), lambda: found.append(backward_of(5.0)))
+    with patch.object(module, name, lock):
         thread = threading.Thread(target=lambda: found.append(backward_of(1.0, 2.0)), daemon=True)
         thread.start()
         thread.join(within)
@@ -298,8 +300,13 @@ def test_a_claim_that_an_interrupt_ends_is_released():
     for place in itertools.count(1):
         x = gt.tensor([1.0, 2.0], requires_grad=True)
         loss = (x * x).sum()
-        records, _ = backward._reached([loss._node])
-        if not interrupt_after(place, lambda records=records: backward._claim(records)):
+        records, _ = walk.reached([loss._node])
+
+        def claimed(records=records):
+            with RawStep(None) as step:
+                walk.claim(records, step)
+
+        if not interrupt_after(place, claimed):
             break
         loss.backward()
         assert x.grad.tolist() == [2.0, 4.0]

@@ -15,14 +15,14 @@ from call_scopes import replaced
 
 from gtensor.backend.host import HostDevice
 from gtensor.engine.handle import tensor
-from gtensor.engine.handle.node import FREE
+from gtensor.engine.handle.node import FREE, WALKED
 from gtensor.engine.handle.storage import Storage
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run import bind, in_place
 from gtensor.engine.tape.op import registry
 from gtensor.engine.tape.record import Record
 from gtensor.engine.tape.taken import Takeable
-from gtensor.engine.walk import backward, slots
+from gtensor.engine.walk import backward, slots, walk
 from gtensor.engine.walk.slots import RawStep
 from gtensor.hostcuda.kernels import text as cuda_text
 from gtensor.hostcuda.libraries import cub, cublas, cublaslt, cufft, curand, cusolver
@@ -138,7 +138,7 @@ def input_written() -> Context:
 
 def refusal_without_name() -> Context:
     """the error for a missing derivative does not name the op"""
-    return patch.object(backward, "_refusal", lambda record: "something has no derivative")
+    return patch.object(walk, "refusal", lambda record: "something has no derivative")
 
 
 # -- rules -----------------------------------------------------------------------------------------
@@ -352,22 +352,23 @@ def version_not_counted() -> Context:
 
 def never_consumed() -> Context:
     """a walked record can be walked again"""
-    return patch.object(backward, "CONSUMED", FREE)
+    return patch.object(slots, "CONSUMED", FREE)
 
 
 def unclaimed_walk() -> Context:
     """a walk checks its records but does not claim them"""
-    right = backward._claim
+    right = walk.claim
 
-    def claim(records: list[Record]) -> None:
-        right(records)
-        backward._unclaim(records)
-    return patch.object(backward, "_claim", claim)
+    def claim(records: list[Record], step: RawStep) -> None:
+        right(records, step)
+        for record in records:
+            record.state = FREE
+    return patch.object(walk, "claim", claim)
 
 
 def claim_kept() -> Context:
     """a walk that ends by an error keeps its claim"""
-    return patch.object(backward, "_unclaim", lambda records: None)
+    return patch.object(slots, "FREE", WALKED)
 
 
 def slots_kept() -> Context:

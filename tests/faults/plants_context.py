@@ -9,8 +9,7 @@ from unittest.mock import patch
 import numpy as np
 
 from gtensor.engine.handle.namespaces import raw
-from gtensor.engine.run import cached_values
-from gtensor.engine.run import double_buffer as renewed
+from gtensor.engine.run import cached_values, double_buffer
 from gtensor.nn import context
 
 Context = AbstractContextManager[Any]
@@ -18,7 +17,7 @@ Context = AbstractContextManager[Any]
 
 def saved_contexts_written() -> Context:
     """an update writes a context that an open tape has saved"""
-    return patch.object(renewed._Buffer, "held", lambda buffer: False)
+    return patch.object(double_buffer._Buffer, "held", lambda buffer: False)
 
 
 def newest_context_in_a_second_run() -> Context:

@@ -7,7 +7,7 @@ import threading
 from unittest.mock import patch
 
 from gtensor.engine.handle import context
-from gtensor.engine.walk import backward
+from gtensor.engine.walk import walk
 from gtensor.memory.arena import arena, segments
 from gtensor.memory.arena.chunks import Chunk
 from gtensor.ops.updates import optimizers
@@ -36,12 +36,12 @@ def lock_unknown_to_forks() -> Context:
     """a fork does not wait for the lock of claims"""
     right = fork_safety._known.there
     return patch.object(fork_safety._known, "there", lambda: [
-        lock for lock in right() if lock is not backward._claims])
+        lock for lock in right() if lock is not walk._claims])
 
 
 def claims_not_reentrant() -> Context:
     """the lock of claims is not reentrant"""
-    return patch.object(backward, "_claims", threading.Lock())
+    return patch.object(walk, "_claims", threading.Lock())
 
 
 def step_interrupted_between_writes() -> Context:

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.creation import new_tensors as creation
-from gtensor.engine.handle import handle_node as place
+from gtensor.creation import new_tensors
+from gtensor.engine.handle import handle_node
 from gtensor.engine.handle.node import FREE
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.func import gradients
@@ -27,14 +27,14 @@ def cut_unseen() -> Context:
 
 def walked_off() -> Context:
     """a value whose graph was consumed counts as a constant"""
-    right = place.hangs_on
-    return patch.object(place, "hangs_on", lambda node, *more: (
+    right = handle_node.hangs_on
+    return patch.object(handle_node, "hangs_on", lambda node, *more: (
         right(node, *more) if getattr(node, "state", FREE) == FREE else None))
 
 
 def copied_without_history() -> Context:
     """`gt.tensor(t)` copies values without history"""
-    return patch.object(creation, "is_grad_enabled", lambda: False)
+    return patch.object(new_tensors, "is_grad_enabled", lambda: False)
 
 
 def unused_as_zeros() -> Context:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.node import Node
-    from gtensor.engine.run.casting import Casts
-    from gtensor.engine.tape.levels import Level
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -26,8 +24,9 @@ record_ops = _recording.set
 _blocks: ContextVar[_Block | None] = ContextVar("blocks", default=None)
 innermost = _blocks.get  # the innermost `grad_mode` of this thread or task
 _set_innermost = _blocks.set
-_casts: ContextVar[Casts | None] = ContextVar("casts", default=None)
-current_casts = _casts.get  # of the `autocast` block that this thread or task runs
+# The `run.casting.Casts` of the `autocast` block that this thread or task runs, or None.
+_casts: ContextVar[Any] = ContextVar("casts", default=None)
+current_casts = _casts.get
 set_casts = _casts.set
 
 
@@ -37,7 +36,7 @@ class _State(threading.local):
     # whether it is the second run)
     noted: tuple[tuple[deque[Any], bool], ...] = ()
     differentiated: frozenset[Node] = frozenset()  # arguments of functions that `grad` is running
-    levels: tuple[Level, ...] = ()  # of the running transforms, innermost last
+    levels: tuple[Any, ...] = ()  # `tape.levels.Level`s of the running transforms, innermost last
     apart: set[int] | None = None  # `seq` of nodes that depend on none of `differentiated`
 
 
@@ -152,7 +151,7 @@ def is_grad_enabled() -> bool:
 
 
 @contextlib.contextmanager
-def casting(casts: Casts | None) -> Iterator[None]:
+def casting(casts: Any) -> Iterator[None]:
     """Within the block, in this thread, cast as by `casts`, or not at all."""
     before = current_casts()
     set_casts(None if casts is None else casts.apart())

@@ -8,7 +8,6 @@ from gtensor.engine.handle.consumed import Consumed
 from gtensor.engine.handle.context import STATE
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.node import Node, hangs_on
-from gtensor.engine.tape.record import Record
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
@@ -47,7 +46,7 @@ class HandleNode:
     def _refuse_history(self, reader: str) -> None:
         """Raise GradientError for an op's output, which must not be copied as a leaf."""
         node = self._current_node(reader)
-        if isinstance(node, Record):
+        if node is not None and node.op is not None:
             raise GradientError(f"{reader} of the output of {node.where()}; detach() it first")
         self._refuse_cut(reader)
 
@@ -67,7 +66,7 @@ class HandleNode:
 
     def _check_version(self, reader: str) -> None:
         """Accept the version of a storage that another handle wrote, unless a history is lost."""
-        if isinstance(self._node, Record):
+        if self._node is not None and self._node.op is not None:
             raise GradientError(
                 f"{reader} reads a tensor recorded by {self._node.where()} whose memory was "
                 "overwritten in place through another handle since; use the handle that was "

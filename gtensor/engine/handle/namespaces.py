@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, NoReturn, TypeVar
-
-    from gtensor.engine.handle.tensor import Operand, Tensor
-
-    T = TypeVar("T")
+    from typing import Any, NoReturn
 
 
 class Namespace(SimpleNamespace):
@@ -33,25 +29,11 @@ class Namespace(SimpleNamespace):
                              "wanted the name of an op, such as 'reshape'")
 
 
-class _OfTensors(Namespace):
-    if TYPE_CHECKING:
-
-        def __getattribute__(self, name: str, /) -> Callable[..., Tensor]:
-            """A function whose result is a Tensor."""
-
-
-class _Public(_OfTensors):
-    if TYPE_CHECKING:
-
-        def assign(self, op: str, target: T, other: Operand) -> T:
-            """`target`, overwritten in place."""
-
-
 # The ops that the engine itself calls: sums of gradients, their shapes, dtypes and places, and
 # constants. A test compares this list with its text; nothing else in it names an op.
 NEEDED = ("add", "astype", "broadcast_to", "clone", "permute_dims", "real", "reshape", "sum",
           "to_device", "where")
 
-recorded = _OfTensors()
+recorded = Namespace()
 raw = {"cpu": Namespace(), "cuda": Namespace()}
-public = _Public()  # name -> the exported function, which checks and normalizes
+public = Namespace()  # name -> the exported function, which checks and normalizes

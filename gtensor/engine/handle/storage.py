@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import weakref
 from itertools import count
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gtensor.engine.tape.recipes import Recipe
+from typing import Any
 
 _next_export = count(1).__next__
 
@@ -62,7 +59,7 @@ class Storage:
     history = False
     made = False
     common = False
-    recipe: weakref.ref[Recipe] | None = None
+    recipe: weakref.ref[Any] | None = None  # a `tape.recipes.Recipe`
     handles: set[weakref.ref[object]] | None = None
 
     def __init__(self) -> None:

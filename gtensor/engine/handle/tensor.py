@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -20,20 +20,21 @@ from gtensor.engine.handle.methods import Methods
 from gtensor.engine.handle.namespaces import public, recorded
 from gtensor.engine.handle.node import Leaf, Node
 from gtensor.engine.handle.storage import GIVEN, UNREAD, Storage
-from gtensor.engine.tape.record import Record
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from gtensor.backend.streams import Stream
-    from gtensor.backend.typing import Array, DTypeLike
+    from gtensor.backend.typing import Array, DTypeLike, Scalar
 
 _new = object.__new__
 _first_fact = threading.RLock()
 free_at_forks(_first_fact)
 N = TypeVar("N", bool, int, float, complex)
 FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and other ml_dtypes)
+# What may stand beside a Tensor; lists are nested.
+Operand: TypeAlias = "Tensor | Array | Scalar | Sequence[Any]"
 
 
 class Tensor(Interchange, Methods):
@@ -143,7 +144,7 @@ class Tensor(Interchange, Methods):
             parts.append(f"dtype={self.dtype.name}")
         if self._device.type != "cpu":
             parts.append(f"device='{self._device}'")
-        if isinstance(self._node, Record):
+        if self._node is not None and self._node.op is not None:
             parts.append(f"op={self._node.op.name}")
         elif self._node is not None:
             parts.append("requires_grad=True")
@@ -210,7 +211,7 @@ class Tensor(Interchange, Methods):
     @property
     def is_leaf(self) -> bool:
         """True unless a recorded op made it."""
-        return not isinstance(self._node, Record)
+        return self._node is None or self._node.op is None
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Make this tensor a leaf whose gradient is kept in `.grad`, or a constant again.
@@ -224,7 +225,7 @@ class Tensor(Interchange, Methods):
             raise TypeError(f"requires_grad was given {type(requires_grad).__name__}; wanted True "
                             "or False")
         node = self._current_node("requires_grad_()")
-        if isinstance(node, Record):
+        if node is not None and node.op is not None:
             if not requires_grad:
                 raise GradientError(f"requires_grad_(False) on the output of {node.where()}; "
                                     "use detach() for a tensor without its history")

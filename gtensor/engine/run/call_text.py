@@ -22,6 +22,7 @@ from gtensor.engine.run import bind as general
 from gtensor.engine.run.bind import USER_DTYPE
 from gtensor.engine.tape.execute import name_shapes
 from gtensor.engine.tape.levels import TRACED, on_level
+from gtensor.engine.tape.op import Op
 from gtensor.engine.tape.record import Record
 from gtensor.settings import settings
 from gtensor.system.bus import bus, heard, here
@@ -30,7 +31,6 @@ from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.engine.tape.op import Op
 
 SCOPE: dict[str, Any] = {  # what the texts name
     "FLOAT32": np.dtype(np.float32), "FREE": FREE, "FRESH": FRESH, "HERE": general.HOST,
@@ -352,3 +352,6 @@ def _body(op: Op, is_ufunc: bool, facts: dict[str, str], saved: str) -> Iterator
 
 def _indented(text: str) -> str:
     return "".join(f"    {line}" for line in text.splitlines(keepends=True))
+
+
+Op.write_call = staticmethod(written_call)  # which op.py cannot import

@@ -8,7 +8,7 @@ there, and its walk does not switch off the tapes below.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from math import nan
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Params
     from gtensor.engine.handle.node import Node
-    from gtensor.engine.run.bind import Store
     from gtensor.engine.tape.op import Op
-    from gtensor.engine.walk.slots import Step
 
 
 class _TracedStorage(Storage):
@@ -139,14 +137,13 @@ class Level:
         """
         raise NotImplementedError
 
-    def step(self, wanted: set[Node] | None) -> Step[Any]:
-        """What the rules of a walk of this level's tape see."""
-        from gtensor.engine.walk.slots import RecordedStep
-
-        return RecordedStep(wanted)
+    def step(self, wanted: set[Node] | None) -> Any:
+        """What the rules of a walk of this level's tape see; None for recorded ops."""
+        return None
 
     def bind(
-        self, op: Op, inputs: tuple[Any, ...], params: Params, store: Store | None
+        self, op: Op, inputs: tuple[Any, ...], params: Params,
+        store: Callable[..., Tensor] | None,
     ) -> Tensor:
         """Run an op on inputs of which one at least is a handle of this level."""
         if store is not None and not isinstance(store, KeptExtras):

@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.handle.storage import FRESH, GIVEN
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from gtensor.engine.handle.saved import Guards, Saved
     from gtensor.engine.handle.tensor import Operand, Tensor
     from gtensor.engine.tape.samples import Sample
-    from gtensor.engine.walk.typing import Backward, Tangent
 
 Samples: TypeAlias = "Callable[..., Iterable[Sample]] | Sequence[Sample]"
 Flops: TypeAlias = "int | Callable[..., int] | None"
+Rule: TypeAlias = Callable[..., Any]  # in detail: `walk.typing`
 
 # Facts on which a call's text depends.
 _IN_TEXT = ("cpu", "gpu", "composed", "complex", "view", "autocast")
@@ -42,37 +42,48 @@ _RESERVED: dict[str, float | None] = {"out": None, "beta": 0.0}
 
 
 class Op:
-    """One operation: two paths, one derivative, samples. Call it on Tensors to apply and record."""
+    """One operation: paths, rules and checks. Call it on Tensors to apply and record it.
+
+    The first call writes the function that runs the op (`run.call_text`), from its facts. Then the
+    op gets a class of its own, whose `__call__` is that function: so the call of an instance costs
+    no more than that of the function. Namespaces and methods that serve the op get the function
+    itself. When one of the facts in the text (`_IN_TEXT`) is assigned later, as tests do, it is
+    written again; all other facts are read by each call.
+    """
 
     __signature__ = LazySignature()
     checked = False  # whether calls look for arrays among the parameters, as for users' ops
+    write_call: ClassVar[Callable[[Op], Callable[..., Tensor]]]  # handed in by `run.call_text`
 
     def __init__(
         self,
         name: str,
         *,
+        # Paths: how it runs, on what inputs, and what its output is.
         cpu: Path,
         gpu: Path,
-        backward: Backward | None,
-        tangent: Tangent | None,
+        asks: Path | None = None,
         inputs: str | None = None,
-        saves: dict[str, str] | None = None,
+        variadic: bool = False,
         extras: str = "",
-        constants: str = "",
+        view: bool = False,
+        moves: bool = False,
+        owns: bool = False,
+        floating: bool = False,
+        autocast: str | None = None,
+        # Rules: how it is differentiated and vectorized, and what that needs.
+        backward: Rule | None,
+        tangent: Rule | None,
+        batch: Rule | None = None,
         composed: Callable[..., Tensor] | None = None,
-        batch: Callable[..., Any] | None = None,
+        saves: dict[str, str] | None = None,
+        takes: str | None = None,
+        constants: str = "",
+        complex: bool = False,
+        # Checks: what tests, profiles and documents read.
         samples: Samples | None = REQUIRED,
         reference: Callable[..., Any] | None = None,
-        view: bool = False,
-        floating: bool = False,
-        variadic: bool = False,
-        complex: bool = False,
-        autocast: str | None = None,
-        owns: bool = False,
-        moves: bool = False,
-        takes: str | None = None,
         flops: Flops = None,
-        asks: Path | None = None,
         doc: str | None = None,
     ) -> None:
         for label, rule in (("cpu", cpu), ("gpu", gpu), ("samples", samples)):
@@ -82,25 +93,29 @@ class Op:
             raise TypeError(f"op {name!r} was given autocast={autocast!r}; wanted 'low', 'float32' "
                             "or None")
         self.name = self.__name__ = name
+        self.__doc__ = doc or f"{name}, elementwise with broadcasting."
+
         self.cpu = cpu
         self.gpu = gpu
+        self.asks = asks  # makes what the CPU path works in, its parameter `work`: see `write_all`
+        self.variadic = variadic
+        self.view = view
+        self.moves = moves
+        self.owns = owns
+        self.storage = FRESH if owns else GIVEN  # of outputs that are not views
+        self.floating = floating
+        self.autocast = autocast
+
         self.backward = backward
         self.tangent = tangent
-        self.composed = composed
         self.batch = batch
+        self.composed = composed
+        self.complex = complex
+
         self.samples = samples
         self.reference = reference
-        self.view = view
-        self.floating = floating
-        self.variadic = variadic
-        self.complex = complex
-        self.autocast = autocast
-        self.owns = owns
-        self.moves = moves
         self.flops = 0 if flops is None and view else flops
-        self.asks = asks  # makes what the CPU path works in, its parameter `work`: see `write_all`
-        self.storage = FRESH if owns else GIVEN  # of outputs that are not views
-        self.__doc__ = doc or f"{name}, elementwise with broadcasting."
+
         given = arguments_of(cpu)
         _check_reserved(name, given)
         self.input_names = _input_names(inputs, given)
@@ -155,9 +170,7 @@ class Op:
     @cached_property
     def call(self) -> Callable[..., Tensor]:
         """The function that runs the op, written at the first call; `self(...)` calls it, too."""
-        from gtensor.engine.run.call_text import written_call
-
-        call = written_call(self)
+        call = Op.write_call(self)
         call.__doc__ = self.__doc__
         object.__setattr__(self, "__class__", type("Op", (Op,), {"__call__": staticmethod(call)}))
         for holder, name in self._callers:
@@ -274,12 +287,27 @@ def op(
 ) -> Op:
     """Register an op and return it; calling it on tensors applies and records it.
 
+    After the name come the paths (how it runs, to `autocast`), the rules (how it is differentiated
+    and vectorized, to `complex`), and what tests and profiles read.
+
     Args:
         name: unique name; also its NVTX label and its row in the docs.
         cpu, gpu: `path(*arrays, out=None, **params) -> array` on NumPy and CuPy arrays; without one
             for the GPU (None) calls there raise DeviceError. Arrays are inputs, never parameters:
             calls raise TypeError for one there. `out`, when given, is the buffer to write.
             Positional parameters name the inputs.
+        variadic: takes any number of inputs, all treated alike; behind inputs with names of their
+            own, the last name is that of all further ones, which get no gradient.
+        extras: names of further arrays that the paths return beside the output, for saving. They
+            carry no derivative: a rule that is differentiated again computes them from the inputs.
+        view: the output may share its input's memory.
+        moves: the output may be on another device than the inputs.
+        owns: the paths return new memory, never an input, a view (without `view=True`), or an array
+            that is kept elsewhere. Then a later op may overwrite it, as in-place batch norm does.
+            The default is True for gtensor's own ops only.
+        floating: integer inputs are converted to the default float dtype first.
+        autocast: to what `gt.autocast` casts inputs of half types and float32: "low" is the block's
+            dtype, "float32" is float32 (unless the parameter `dtype` is given), None casts nothing.
         backward: `rule(ns, step, g)` writing to its parents through `step.give/lend/into`, a
             `pointwise(...)` declaration, or None if the op has no derivative. It asks g for shape,
             dtype and ndim only; functions of `ns` do the rest, with axes counted from the end.
@@ -287,34 +315,22 @@ def op(
             none reaches the output. None for an op without such a rule: its `composed` form is
             used, or forward mode refuses it. An op that is constant almost everywhere says so
             with `gtensor.ops.define.pointwise.zero_tangent`.
-        saves: for each differentiable input, the names its gradient needs, e.g. {"x": "out"}.
-        extras: names of further arrays that the paths return beside the output, for saving. They
-            carry no derivative: a rule that is differentiated again computes them from the inputs.
-        constants: names of the inputs that the rules treat as constants: they get no gradient.
-        composed: the same function in other ops; records a fused op that has no rule of its own.
-        samples: inputs for the generated tests (see `gtensor.testing.opcheck`).
-        reference: `function(torch, *tensors, **params)` for the comparison with PyTorch.
-        view: the output may share its input's memory.
-        moves: the output may be on another device than the inputs.
-        takes: the name of a saved input whose memory the rule asks for by `step.take`, to write a
-            gradient over it.
-        floating: integer inputs are converted to the default float dtype first.
         batch: `rule(ns, run, inputs, mapped, params) -> output`, for `vmap`: where `mapped`, an
             input's first axis is that of the examples, as it must be of the output; `run` is the op
             (see `gtensor.ops.define.batching`).
-        variadic: takes any number of inputs, all treated alike; behind inputs with names of their
-            own, the last name is that of all further ones, which get no gradient.
-        owns: the paths return new memory, never an input, a view (without `view=True`), or an array
-            that is kept elsewhere. Then a later op may overwrite it, as in-place batch norm does.
-            The default is True for gtensor's own ops only.
-        autocast: to what `gt.autocast` casts inputs of half types and float32: "low" is the block's
-            dtype, "float32" is float32 (unless the parameter `dtype` is given), None casts nothing.
+        composed: the same function in other ops; records a fused op that has no rule of its own.
+        saves: for each differentiable input, the names its gradient needs, e.g. {"x": "out"}.
+        takes: the name of a saved input whose memory the rule asks for by `step.take`, to write a
+            gradient over it.
+        constants: names of the inputs that the rules treat as constants: they get no gradient.
+        complex: the derivative rule holds for complex values too (without it, a gradient through
+            complex values is refused). The gradient of a real loss L is dL/dRe + i dL/dIm.
+        samples: inputs for the generated tests (see `gtensor.testing.opcheck`).
+        reference: `function(torch, *tensors, **params)` for the comparison with PyTorch.
         flops: the floating point operations of the path, for profiles: a number per element of the
             output, or `rule(*shapes of the inputs, shape of the output)` for an op that does
             more, such as a product; None is the number of a formula's primitives, 0 for a view,
             else 1.
-        complex: the derivative rule holds for complex values too (without it, a gradient through
-            complex values is refused). The gradient of a real loss L is dL/dRe + i dL/dIm.
 
     Raises TypeError when a rule is missing (None is explicit) or takes other arguments than it will
     be given, and when the name is taken.

@@ -1,9 +1,4 @@
-"""Nodes of the graph: leaves, and the records of ops.
-
-Tensors own nodes; a record owns its parents' nodes and its saved arrays, never a
-Tensor. So there are no cycles, and dropping the outputs frees the whole graph with the
-garbage collector switched off.
-"""
+"""Records: the tape's entries, one for each call of an op."""
 
 from __future__ import annotations
 
@@ -11,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from gtensor.engine.handle.node import FREE, Node, next_seq
-from gtensor.engine.handle.saved import Guards, Saved
 from gtensor.system.bus import bus
 from gtensor.system.bus import here as scope
 from gtensor.system.source_line import place, user_frame
@@ -21,7 +15,7 @@ if TYPE_CHECKING:
 
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.handle.saved import Saved
+    from gtensor.engine.handle.saved import Guards, Saved
     from gtensor.engine.tape.op import Op
 
 _frame_at = sys._getframe

@@ -13,7 +13,7 @@ from gtensor.engine.handle.storage import BORROWED
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.bind import Extras, bind
 from gtensor.engine.tape.levels import Level, Traced, traced
-from gtensor.engine.walk.slots import Slot, Step, call_hooks
+from gtensor.engine.walk.slots import Slot, call_hooks
 from gtensor.engine.walk.stacked import Stack, StackedStep
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ class Vectorized(Level):
         self.randomness = randomness  # "error", "different" or "same": see `drawn`
         self.fallback = fallback  # the rule of ops without one
 
-    def step(self, wanted: set[Node] | None) -> Step[Any]:
+    def step(self, wanted: set[Node] | None) -> StackedStep | None:
         """Raw stacks where nothing is recorded below, else recorded ops."""
         if self.depth > 1 or self.recorded_below or self.fallback is not None:
-            return super().step(wanted)
+            return None
         return _ExamplesStep(self, wanted)
 
     def lift(self, x: Tensor) -> Batched:
@@ -138,9 +138,11 @@ class _ExamplesStep(StackedStep):
         grad = call_hooks(node, self._handle(slot[0], node))
         return self._array(node, grad), BORROWED
 
-    def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
+    def enter(self, record: Record, slot: Slot | None) -> Any:
         """Make a record with its gradients current, and the arrays behind what it saved."""
-        g = super().enter(record, slot, keep)
+        g = super().enter(record, slot)
+        if g is None:
+            return None
         self.saved = tuple([self._behind(value) for value in self.saved])
         return g
 

@@ -1,45 +1,34 @@
-"""The backward walk: from a root back along the tape. It names no op."""
+"""What starts a walk and takes its results: `Tensor.backward`, `gradients` for `gtensor.func`."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
-from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.handle.context import (
-    casting,
-    current_casts,
     grad_enabled,
-    grad_mode,
     record_ops,
 )
 from gtensor.engine.handle.errors import GradientError, LevelError
 from gtensor.engine.handle.namespaces import public, recorded
-from gtensor.engine.handle.node import CONSUMED, FREE, WALKED, Leaf, Node
-from gtensor.engine.handle.saved import overwritten
-from gtensor.engine.handle.storage import Storage
+from gtensor.engine.handle.node import CONSUMED, Leaf, Node
 from gtensor.engine.handle.tensor import Tensor, check_like, wrap
 from gtensor.engine.tape.execute import run_aside
 from gtensor.engine.tape.record import Record
-from gtensor.engine.walk.slots import RawStep, RecordedStep, call_hooks, commits
-from gtensor.system.bus import bus, heard, phase
+from gtensor.engine.walk.slots import RawStep, RecordedStep, commits
+from gtensor.engine.walk.walk import leading_to, reached, refusal, walk
+from gtensor.system.bus import bus, phase
 from gtensor.system.bus import here as scope
-from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
     from types import CodeType
 
-    from gtensor.engine.tape.levels import Level
 
 _retained, _collector, _stored = map(attrgetter, ("retain", "collector", "stored"))
-_by_age = attrgetter("seq")
-_claims = RLock()
-free_at_forks(_claims)
 _committing = False  # the thread that holds `commits` is in the middle of a commit
 
 
@@ -52,24 +41,24 @@ def backward(
             return backward(root, grad, create_graph, keep, batched)
     node = root._tracked_node("backward()")
     seed = _seed(root, node, grad, batched)
-    records, leaves = _reached([node])
+    records, leaves = reached([node])
     kept = [*leaves, *filter(_retained, records)]
     if batched:
         _check_batched(kept, seed.shape[0], create_graph)
-    step = _step(node, None, create_graph, batched)
+    step = _step(node, None, create_graph, keep, batched)
     if any(map(_collector, leaves)):
         step.collecting = _collecting(leaves, create_graph, batched)
     if step.collecting is None:
         if type(step) is RawStep and not (bus.gradients or bus.leaves):
             step.add_in_place(leaves)
         try:
-            grads = _walk([(node, seed)], records, kept, step, create_graph, keep)
+            grads = walk([(node, seed)], records, kept, step)
             _commit(kept, grads, create_graph)
         except BaseException as error:
             _put_back(step, error)
             raise
     else:
-        kept, grads = _collect([(node, seed)], records, kept, step, keep)
+        kept, grads = _collect([(node, seed)], records, kept, step)
     if any(map(_stored, kept)):
         for node, stored in zip(kept, grads, strict=True):
             if node.stored and stored is not None:
@@ -78,14 +67,14 @@ def backward(
 
 
 def _collect(
-    seeds: list[tuple[Node, Tensor]], records: list[Record], kept: list[Node], step: Any, keep: bool
+    seeds: list[tuple[Node, Tensor]], records: list[Record], kept: list[Node], step: Any
 ) -> tuple[list[Node], list[Tensor | None]]:
     """A walk whose leaves have collectors, which say what gradients are stored.
 
     Returns the nodes, and what the walk gave each.
     """
     try:
-        grads = _walk(seeds, records, kept, step, False, keep)
+        grads = walk(seeds, records, kept, step)
         final = step.collecting.finish()
         walked = {node: grad for node, grad in zip(kept, grads, strict=True) if node not in final}
         _commit([*walked], [*walked.values()], False, final)
@@ -117,115 +106,34 @@ def gradients(
     for output, grad in zip(outputs, grad_outputs, strict=True):
         node = root_node(output, "grad()")
         seeds.append((node, _seed(output, node, grad, batched)))
-    records, leaves = _reached([node for node, _ in seeds])
-    wanted = _leading_to(set(targets), records)
+    records, leaves = reached([node for node, _ in seeds])
+    wanted = leading_to(set(targets), records)
     some = not wanted.issuperset(leaves) or not wanted.issuperset(records)
     for record in records:  # checked last: another thread may be consuming them
         if record.state == CONSUMED:  # its parents are cleared, so a path to a target may be lost
-            raise GradientError(_refusal(record))
+            raise GradientError(refusal(record))
     if some:
         records = [r for r in records if r in wanted]
-    step = _step(seeds[0][0], wanted, create_graph, batched)
+    step = _step(seeds[0][0], wanted, create_graph, keep, batched)
     step.prunes = some
-    return _walk(seeds, records, targets, step, create_graph, keep)
+    return walk(seeds, records, targets, step)
 
 
-def _step(node: Node, wanted: set[Node] | None, create_graph: bool, batched: bool) -> Any:
+def _step(
+    node: Node, wanted: set[Node] | None, create_graph: bool, keep: bool, batched: bool
+) -> Any:
     """What the rules of a walk from that node see."""
+    step: Any = None
     if batched:
         from gtensor.engine.walk.stacked import StackedStep
 
-        return StackedStep(wanted)
-    if create_graph:
-        return RecordedStep(wanted)
-    return RawStep(wanted) if node.level is None else node.level.step(wanted)
-
-
-def _walk(
-    seeds: list[tuple[Node, Tensor]],
-    records: list[Record],
-    kept: Sequence[Node],
-    step: Any,
-    create_graph: bool,
-    keep: bool,
-) -> list[Tensor | None]:
-    """Call every record's rule, newest first; returns the gradients at the `kept` nodes.
-
-    The slots belong to the step, so they are dropped with it on any exit, also by an error.
-    """
-    listening = bool(bus.listeners)
-    if current_casts() is not None:  # rules run in the dtypes of the forward pass
-        with casting(None):
-            return _walk(seeds, records, kept, step, create_graph, keep)
-    keepers = dict.fromkeys(kept)  # ordered, so that walks are deterministic
-    level = seeds[0][0].level
-    wanted: set[Node] | None = step.wanted
-    take = step.slots.pop
-    held: dict[Node, Any] = {}
-    mode = grad_enabled() if level is None else level.grad_enabled
-    told: set[Node] | None = None
-    if step.collecting is not None or bus.leaves and wanted is None:
-        told = set()
-    _claim(records)
-    try:
-        for node, seed in seeds:
-            if wanted is None or node in wanted:
-                step.seed(node, seed)
-        _record_on(level, create_graph)
-        for record in records if told is None else _completing(records, step, told):
-            slot = take(record, None)
-            if slot is None:
-                continue  # no gradient arrived
-            if record.hooks:
-                slot = step.hooked(record, slot)
-            if record in keepers:
-                held[record] = slot = step.share(slot)
-            if wanted is not None and wanted.isdisjoint(record.parents):
-                continue  # the walk ends here: no target is behind it
-            g = step.enter(record, slot, keep)
-            del slot
-            if not keep:
-                record.state, record.parents, record.guards = CONSUMED, (), ()
-            if listening:
-                scope.module, scope.instruction = record.module, (record.code, record.lasti)
-            rule: Any = record.op.backward  # not None, which `_claim` refuses
-            if not step.direct:
-                rule = record.device.rule  # which calls the op's
-            if bus.ops and step.direct:
-                heard(record.op, "backward", rule, (step.ns, step, g))
-            elif bus.ops:
-                with record.device.running(record.stream):
-                    heard(record.op, "backward", rule, (step.ns, step, g))
-            else:
-                rule(step.ns, step, g)
-        step.leave()
-        ends = {}
-        for node in keepers:
-            ends[node] = step.result(node, held[node] if node in held else take(node, None))
-    except BaseException:
-        step.leave()
-        step.slots.clear()  # a kept traceback would keep them alive
-        step.remade.clear()
-        held.clear()
-        raise
-    finally:
-        _record_on(level, mode)
-        try:
-            _unclaim(records)
-        except BaseException:  # an interrupt
-            _unclaim(records)
-            raise
-    for node, grad in ends.items():
-        if node.hooks and grad is not None and not isinstance(node, Record) and (
-                step.collecting is None or node.collector is None):
-            with nullcontext() if level else grad_mode(create_graph):
-                # a hook may keep its gradient or return a shared tensor; `.grad` needs its own
-                ends[node] = recorded.clone(call_hooks(node, grad))
-    if told is not None and bus.leaves:
-        from gtensor.engine.walk.complete import tell_rest
-
-        tell_rest(ends, told)
-    return list(map(ends.get, kept))
+        step = StackedStep(wanted)
+    elif node.level is not None and not create_graph:
+        step = node.level.step(wanted) or RecordedStep(wanted)
+    else:
+        step = RecordedStep(wanted) if create_graph else RawStep(wanted)
+    step.level, step.create_graph, step.keep = node.level, create_graph, keep
+    return step
 
 
 def _collecting(leaves: list[Node], create_graph: bool, batched: bool) -> Any:
@@ -235,98 +143,10 @@ def _collecting(leaves: list[Node], create_graph: bool, batched: bool) -> Any:
     return collecting(leaves, create_graph, batched)
 
 
-def _completing(records: list[Record], step: Any, told: set[Node]) -> Iterator[Record]:
-    """The records, between which the listeners are told of complete gradients."""
-    from gtensor.engine.walk.complete import completing
-
-    return completing(records, step, told)
-
-
-def _record_on(level: Level | None, enabled: bool) -> None:
-    """Record ops on the level's tape, or not; a walk switches off its own tape only."""
-    if level is None:
-        record_ops(enabled)
-    else:
-        level.grad_enabled = enabled
-
-
 def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
     """Whether the output depends on a leaf that is not in `own`."""
-    _, leaves = _reached([output])
+    _, leaves = reached([output])
     return not set(own).issuperset(leaves)
-
-
-def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
-    """Every record that the roots reach, newest first, and every leaf."""
-    found = set(roots)
-    records: list[Record] = []
-    leaves: list[Node] = []
-    reached = [*found]
-    for node in reached:  # which grows
-        if type(node) is not Record:
-            leaves.append(node)
-            continue
-        records.append(node)
-        for parent in node.parents:
-            if parent is not None and parent not in found:
-                found.add(parent)
-                reached.append(parent)
-    if len(records) > 1:
-        records.sort(key=_by_age, reverse=True)
-    return records, leaves
-
-
-def _leading_to(targets: set[Node], records: list[Record]) -> set[Node]:
-    """The nodes through which a gradient reaches a target."""
-    leading = set(targets)
-    for record in reversed(records):
-        if not leading.isdisjoint(record.parents):
-            leading.add(record)
-    return leading
-
-
-def _claim(records: list[Record]) -> None:
-    """Check that every record can be walked, and claim all of them for this walk, or none.
-
-    A finalizer that runs meanwhile may walk another graph; records claimed so far are refused.
-    """
-    taken = 0
-    try:
-        with _claims:
-            for record in records:
-                if record.state != FREE or record.op.backward is None or (
-                        record.guards and overwritten(record.guards)):
-                    raise GradientError(_refusal(record))
-                record.state = WALKED  # only stores, for each record
-                taken += 1
-    except BaseException:
-        _unclaim(records[:taken])
-        raise
-
-
-def _unclaim(records: list[Record]) -> None:
-    for record in records:
-        if record.state == WALKED:
-            record.state = FREE
-
-
-def _refusal(record: Record) -> str:
-    """The message why a record cannot be walked (again)."""
-    if record.state == CONSUMED:
-        return (f"the graph behind {record.where()} was consumed by an earlier backward; run the "
-                "forward pass again, or keep it with retain_graph=True")
-    if record.state == WALKED:
-        return (f"{record.where()} is being walked by another backward right now; give each thread "
-                "a graph of its own")
-    if record.op.backward is None:
-        return f"{record.where()} has no derivative; detach() its input to treat it as a constant"
-    if any(count.version != version and not isinstance(count, Storage)
-           for count, version, _ in record.guards):
-        return (f"an array that {record.where()} saved for its gradient is one that a graph's "
-                "replays write; save a clone() of it, or run backward() before the next replay "
-                "(within the capture, if it was recorded there)")
-    return (f"an array that {record.where()} saved for its gradient was overwritten in place "
-            "since; clone() it before writing")
 
 
 def root_node(tensor: Tensor, reader: str) -> Node:

@@ -7,42 +7,17 @@ the walk's end says what becomes its `.grad`. Listeners of the bus are only told
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.handle.errors import GradientError
-from gtensor.engine.handle.node import Node
+from gtensor.engine.handle.node import Collector, Node
 from gtensor.engine.tape.record import Record
 from gtensor.system.bus import GradientEvent, bus, tell
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
     from gtensor.engine.handle.tensor import Tensor
-
-
-class Collector(Protocol):
-    """Takes the gradients of its leaves in a `backward()` that reaches one of them."""
-
-    def begin(self, leaves: Iterable[Node]) -> None:
-        """A walk begins that reaches these leaves, its own among them."""
-
-    def place(self, leaf: Node) -> Array | None:
-        """Where the leaf's gradient is to be gathered: contiguous memory of its shape and dtype.
-
-        None for memory of the walk's own.
-        """
-
-    def complete(self, leaf: Node, array: Array) -> None:
-        """The gradient of a leaf, in its place, or in memory without another holder."""
-
-    def finish(self) -> Mapping[Node, Tensor]:
-        """The gradients that leaves have after the walk, also of leaves that it did not reach.
-
-        Those of its leaves that are not among them are stored as by any walk.
-        """
-
-    def cancel(self) -> None:
-        """The walk has raised; no gradient is stored."""
 
 
 class Collecting:

@@ -18,7 +18,8 @@ has no other holder. `docs/ownership.md` has the rules as an executable model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import copy
 from math import prod
 from threading import RLock
@@ -29,16 +30,19 @@ import numpy as np
 
 from gtensor.backend import Device, owner
 from gtensor.engine.handle.arrays import broadcast_view
+from gtensor.engine.handle.context import grad_enabled, grad_mode, record_ops
 from gtensor.engine.handle.errors import GradientError, refuse_complex
 from gtensor.engine.handle.namespaces import raw, recorded
-from gtensor.engine.handle.node import CONSUMED, Node
+from gtensor.engine.handle.node import CONSUMED, FREE, WALKED, Node, Tape
 from gtensor.engine.handle.storage import BORROWED, GIVEN, UNREAD, Storage
 from gtensor.engine.handle.tensor import Tensor, check_like, wrap
 from gtensor.engine.tape.record import Record
 from gtensor.engine.tape.taken import Takeable
 from gtensor.settings import settings
-from gtensor.system.bus import GradientEvent, bus, tell
+from gtensor.system.bus import GradientEvent, bus, heard, tell
+from gtensor.system.bus import here as scope
 from gtensor.system.fork_safety import free_at_forks
+from gtensor.system.interrupts import Undone
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -58,8 +62,11 @@ Slot: TypeAlias = "tuple[Array, Storage | None]"
 V = TypeVar("V", "Array", Tensor)  # what a mode computes with
 
 
-class Step(Generic[V]):
-    """Common to both modes: the current record, and the inputs that need a gradient."""
+class Step(Undone, Generic[V]):
+    """Common to both modes: the current record, and what one walk does otherwise than another.
+
+    A walk is a block `with` its step; at its end nothing is claimed, and no slot is full.
+    """
 
     ns: Namespace
     record: Record
@@ -67,7 +74,13 @@ class Step(Generic[V]):
     parents: tuple[Node | None, ...]  # per input: its node if this walk needs its gradient
     mask: int  # bit i: input i needs one
     direct = True  # rules are called directly, without making a device current
+    level: Tape | None = None  # on whose tape the walk is
+    create_graph = False  # whether what the rules do is recorded
+    keep = False  # whether the graph is kept for another walk
+    claimed: Sequence[Record] = ()
     collecting: Collecting | None = None  # who takes the gradients of leaves during this walk
+    complete: set[Node] | None = None  # the leaves of which listeners were told, if there are any
+    _recorded_before: bool | None = None  # whether ops were recorded before the walk
     # Of leaves: the `.grad` that this walk adds to in place, and a copy of it should the walk fail
     adopted: Mapping[Node, tuple[Tensor, Array | None]] = MappingProxyType({})
 
@@ -93,12 +106,119 @@ class Step(Generic[V]):
         def rebuilt(self, i: int, a: V) -> V:
             """`a`, recomputed from saved values, in place of input i."""
 
+        def seed(self, node: Node, grad: Tensor) -> None:
+            """Put the caller's gradient into a root's slot."""
+
+        def hooked(self, node: Node, slot: Any) -> Any:
+            """The slot after the node's hooks."""
+
+        def share(self, slot: Any) -> Any:
+            """The slot with one more hold on it."""
+
+        def enter(self, record: Record, slot: Any) -> V | None:
+            """Make a record with its gradient current; None if its rule need not run."""
+
+        def leave(self) -> None:
+            """The end of the last rule."""
+
+        def result(self, node: Node, slot: Any) -> Tensor | None:
+            """A slot's content as a tensor."""
+
     def __init__(self, wanted: set[Node] | None) -> None:
         self.slots: dict[Node, Any] = {}
+        self.kept: dict[Node, None] = {}  # whose gradients are asked for; ordered
+        self.held: dict[Node, Any] = {}  # the slots of those that are records
         self.remade: Remade = {}  # recomputed values of checkpointed regions, not yet used
         self.wanted = wanted  # None: all reached nodes
         self.prunes = wanted is not None  # whether inputs may lead to no target
         self.told = bool(bus.gradients)
+
+    # -- the walk ---------------------------------------------------------------------------------
+
+    def begin(self, seeds: Sequence[tuple[Node, Tensor]], kept: Sequence[Node]) -> None:
+        """Put the seeds into their slots; from then on record ops only to create a graph."""
+        self.kept = dict.fromkeys(kept)
+        if self.collecting is not None or bus.leaves and self.wanted is None:
+            self.complete = set()
+        for node, seed in seeds:
+            if self.wanted is None or node in self.wanted:
+                self.seed(node, seed)
+        if self.level is None:
+            self._recorded_before = grad_enabled()
+            record_ops(self.create_graph)
+        else:  # a walk switches off its own tape only
+            self._recorded_before = self.level.grad_enabled
+            self.level.grad_enabled = self.create_graph
+
+    def passing(self, records: list[Record]) -> Iterable[Record]:
+        """The records; between two, listeners are told of the gradients that are complete."""
+        if self.complete is None:
+            return records
+        from gtensor.engine.walk.complete import completing
+
+        return completing(records, self, self.complete)
+
+    def arrived(self, record: Record, slot: Any) -> Any:
+        """A record's slot after its hooks, kept if it is asked for; None if no target is behind."""
+        if record.hooks:
+            slot = self.hooked(record, slot)
+        if record in self.kept:
+            self.held[record] = slot = self.share(slot)
+        if self.wanted is not None and self.wanted.isdisjoint(record.parents):
+            return None
+        return slot
+
+    def call(self, record: Record, g: Any) -> None:
+        """Run a record's rule, on its device, and tell listeners."""
+        if bus.listeners:
+            scope.module, scope.instruction = record.module, (record.code, record.lasti)
+        rule = record.op.backward if self.direct else record.device.rule  # which calls the op's
+        if not bus.ops:
+            rule(self.ns, self, g)
+        elif self.direct:
+            heard(record.op, "backward", rule, (self.ns, self, g))
+        else:
+            with record.device.running(record.stream):
+                heard(record.op, "backward", rule, (self.ns, self, g))
+
+    def results(self) -> dict[Node, Tensor | None]:
+        """The gradients that are asked for."""
+        found = {}
+        for node in self.kept:
+            slot = self.held[node] if node in self.held else self.slots.pop(node, None)
+            found[node] = self.result(node, slot)
+        return found
+
+    def undo(self) -> None:
+        """The end of the walk, after an error too: a kept traceback would keep arrays alive."""
+        self.leave()
+        self.slots.clear()
+        self.remade.clear()
+        self.held.clear()
+        if self._recorded_before is not None:
+            if self.level is None:
+                record_ops(self._recorded_before)
+            else:
+                self.level.grad_enabled = self._recorded_before
+        for record in self.claimed:
+            if record.state == WALKED:
+                record.state = FREE
+
+    def finished(self, results: dict[Node, Tensor | None]) -> dict[Node, Tensor | None]:
+        """The gradients after the hooks of the leaves; listeners are told of the last of them."""
+        for node, grad in results.items():
+            if node.hooks and grad is not None and node.op is None and (
+                    self.collecting is None or node.collector is None):
+                with nullcontext() if self.level else grad_mode(self.create_graph):
+                    # a hook may keep its gradient or return a shared tensor; `.grad` needs its own
+                    results[node] = recorded.clone(call_hooks(node, grad))
+        if self.complete is not None and bus.leaves:
+            from gtensor.engine.walk.complete import tell_rest
+
+            tell_rest(results, self.complete)
+        return results
+
+    # -- what rules ask ---------------------------------------------------------------------------
 
     @property
     def params(self) -> Params:
@@ -206,8 +326,14 @@ class RawStep(Step["Array"]):
         grad = call_hooks(node, wrap(array, node.device))
         return grad._array, BORROWED
 
-    def enter(self, record: Record, slot: Slot, keep: bool) -> Array:
-        """Make a record with its gradient current; take its saved arrays unless `keep`."""
+    def enter(self, record: Record, slot: Slot | None) -> Array | None:
+        """Make a record with its gradient current; take what it saved unless the graph is kept."""
+        if slot is None:
+            return None
+        if record.hooks or record in self.kept or self.wanted is not None:
+            slot = self.arrived(record, slot)
+            if slot is None:
+                return None
         if self.hold is not None and not self.moved:
             self.hold.holds -= 1  # on the gradient of the record before
         self.record = record
@@ -221,8 +347,9 @@ class RawStep(Step["Array"]):
             self._prune()
         saved: Any = record.saved
         self.saved = saved if type(saved) is tuple else self._made(record, saved)
-        if not keep:
+        if not self.keep:
             record.saved = ()
+            record.state, record.parents, record.guards = CONSUMED, (), ()
         self.g, self.hold = slot
         self.moved = False
         return self.g
@@ -475,8 +602,12 @@ class RecordedStep(Step[Tensor]):
         """The gradient after the node's hooks."""
         return call_hooks(node, slot)
 
-    def enter(self, record: Record, slot: Tensor, keep: bool) -> Tensor:
+    def enter(self, record: Record, slot: Tensor | None) -> Tensor | None:
         """Rebuild handles: saved input i with its parent's node, a saved output with the record."""
+        if slot is not None:
+            slot = self.arrived(record, slot)
+        if slot is None:
+            return None
         self.record = record
         self.parents, self.mask = record.parents, record.mask
         if self.prunes:
@@ -500,6 +631,8 @@ class RecordedStep(Step[Tensor]):
             else:
                 saved.append(value)
         self.saved = tuple(saved)
+        if not self.keep:
+            record.state, record.parents, record.guards = CONSUMED, (), ()
         return slot
 
     def leave(self) -> None:

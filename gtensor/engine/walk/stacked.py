@@ -144,9 +144,10 @@ class StackedStep(RawStep):
         raise GradientError("a walk for several gradients came to a tensor with a hook, which "
                             "takes one; remove the hook, or call backward() for each gradient")
 
-    def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
+    def enter(self, record: Record, slot: Slot | None) -> Any:
         """Make a record with its gradients current."""
-        return Stack(super().enter(record, slot, keep))
+        g = super().enter(record, slot)
+        return None if g is None else Stack(g)
 
     def give(self, i: int, a: Any) -> None:
         """Move the rule's hold on a's storage to input i."""

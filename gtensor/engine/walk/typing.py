@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from gtensor.backend.typing import Array, Params, Scalar
-from gtensor.engine.handle.namespaces import Namespace as Namespace
+from gtensor.backend.typing import Array, Params
+from gtensor.engine.handle.namespaces import Namespace
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.walk import slots
 
 Step: TypeAlias = slots.Step[Array]  # a rule's view of the walk
-Saved: TypeAlias = tuple[Any, ...]  # the arrays and scalars that a record saved, in order
 Values: TypeAlias = Sequence[Any]  # per input, as `primals`; None where there is none
-Operand: TypeAlias = Tensor | Array | Scalar | Sequence[Any]  # beside a Tensor; lists are nested
 ArrayOrTensor = TypeVar("ArrayOrTensor", Array, Tensor)  # of helpers of both modes
 
 Backward: TypeAlias = Callable[[Namespace, Step, Array], None]

@@ -395,6 +395,7 @@ def largest(dtype: np.dtype) -> float:
 
 
 def update_op(update: Update, doc: str, name: str = "") -> Op:
+    """The op with an update's paths, which `write_all` runs."""
     return Op(name or update.formula.name, inputs="tensors", variadic=True, cpu=update.cpu,
               gpu=update.gpu, backward=None, tangent=None, samples=None, asks=update.asks, doc=doc)
 

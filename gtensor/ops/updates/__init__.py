@@ -1,5 +1,1 @@
-"""The updates of the optimizers."""
-
-from gtensor.ops.updates import optimizers as optimizer_kernels
-
-__all__: list[str] = []  # gtensor.optim calls the ops
+"""Passes over many tensors in place: updates of optimizers, averages, clipping, loss scales."""

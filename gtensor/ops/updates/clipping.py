@@ -25,10 +25,11 @@ _scale = Update("scale", lambda ns, gradient, factor: gradient * factor,  # an i
                 uniform=True, quiet=True)                                 # inf * 0, which is NaN
 _clip = Update("clip", lambda ns, gradient, limit: ns.minimum(ns.maximum(gradient, -limit), limit),
                uniform=True, quiet=True)
-scale = update_op(_scale, "gradient *= factor, in place; the factor, 0-d, is the last input (float64 on "
-            "CUDA).", "scale_gradient")
-clip = update_op(_clip, "Each element of the gradient at most the limit in size, in place; NaN stays "
-           "NaN.", "clip_gradient")
+scale = update_op(_scale, "gradient *= factor, in place; the factor, 0-d, is the last input "
+                  "(float64 on CUDA).", "scale_gradient")
+clip = update_op(_clip, "Each element of the gradient at most the limit in size, in place; NaN "
+                 "stays NaN.", "clip_gradient")
+
 TINY = 1e-6  # PyTorch's guard against a norm of 0
 
 

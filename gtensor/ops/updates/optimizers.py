@@ -1,25 +1,17 @@
 """The updates of the optimizers: one pass over parameters, their gradients and state, in place.
 
-An update is the path of an optimizer and works on raw arrays: `engine.run.grouped_writes.write_all` calls it
-for many parameters and increases their versions. Both paths follow from a formula
-(`ops.define.updates`): tiles on the CPU, one launch for all parameters of a dtype on CUDA. State may
-be of a half dtype; the arithmetic is then done in float32. Formulas and their order are PyTorch's;
-Lion's are its paper's.
-
-After the optimizers come other passes over all parameters or gradients in place: the moving average
-of the weights, clipping, and the removal of a loss scale.
+An update is the path of an optimizer and works on raw arrays: `run.grouped_writes.write_all` calls
+it for many parameters and increases their versions. Both paths follow from a formula
+(`ops.define.updates`): tiles on the CPU, one launch for all parameters of a dtype on CUDA. State
+may be of a half dtype; the arithmetic is then done in float32. Formulas and their order are
+PyTorch's; Lion's are its paper's.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gtensor.ops.define.updates import Update, update_op
-
-if TYPE_CHECKING:
-    pass
-
-# -- optimizers ------------------------------------------------------------------------------------
 
 
 def _sgd(
@@ -82,13 +74,8 @@ def _lion(
 
 _DECAY = ("weight_decay",)
 sgd = update_op(Update("sgd", _sgd, {1: "sgd_momentum"}, neglected=_DECAY, counted=True),
-          "One step of stochastic gradient descent, in place.")
+                "One step of stochastic gradient descent, in place.")
 adam = update_op(Update("adam", _adam, {3: "amsgrad"}, neglected=_DECAY, counted=True),
-           "One step of Adam, or AdamW if `decoupled`, in place; a third state is AMSGrad's.")
+                 "One step of Adam, or AdamW if `decoupled`, in place; a third state is AMSGrad's.")
 lion = update_op(Update("lion", _lion, neglected=_DECAY, counted=True),
-           "One step of Lion, in place.")
-
-# -- moving average and clipping -------------------------------------------------------------------
-
-
-# -- the loss scale --------------------------------------------------------------------------------
+                 "One step of Lion, in place.")

@@ -15,7 +15,7 @@ import gtensor as gt
 from gtensor.backend import devices
 from gtensor.backend.ordering import Ordering
 from gtensor.engine.handle import tensor
-from gtensor.engine.walk import backward
+from gtensor.engine.walk import backward, walk
 from gtensor.memory import Arena, HostSegments, Workspace
 from gtensor.memory.contract import adaptors
 from gtensor.system import fork_safety
@@ -95,7 +95,7 @@ def free_in_a_child(lock) -> bool:
 def test_a_child_forked_in_the_middle_of_anything_has_all_locks_free():
     workspace, ordering = Workspace("cpu"), Ordering(lambda stream: None)
     for lock in (
-            tensor._first_fact, backward._claims, backward.commits, devices._lock,
+            tensor._first_fact, walk._claims, backward.commits, devices._lock,
             adaptors._chains, gt.random.generator().bit_generator.lock, workspace._lock,
             ordering._lock):
         assert free_in_a_child(lock)
