@@ -1,41 +1,49 @@
 """The house rules that can be read from the text: floors, who imports what, sizes of files.
 
-Imports point down only (`TYPE_CHECKING` imports do not count: nothing runs them). The checker
-itself is checked on a planted package that breaks each rule once.
+Imports point down only, those for types as well: a reader follows them. The checker itself is
+checked on a planted package that breaks each rule once.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOORS = {  # of rooms; a room within another has its own only where it differs
-    "system": 0, "settings": 0, "backend": 1,
-    "memory": 2, "memory.contract": 2.0, "memory.sources": 2.1, "memory.arena": 2.2,
-    "memory.trace": 2.3, "memory.plan": 2.3, "memory.serving": 2.3, "memory.allocators": 2.4,
-    "memory.workspace": 2.4,
-    "memory.__init__": 2.5, "execution": 2.6,
-    "engine": 3, "array": 3.5, "random": 3.6,
-    "ops": 4, "ops.define": 4.0, "ops.elementwise": 4.1, "ops.arrange": 4.2, "ops.reduce": 4.3,
-    "ops.scan": 4.5, "ops.linalg": 4.4, "ops.fft": 4.6, "ops.order": 4.4, "ops.activations": 4.4,
-    "ops.conv": 4.5, "ops.pool": 4.6, "ops.norms": 4.6, "ops.attention": 4.6, "ops.losses": 4.6,
-    "ops.recurrent": 4.6, "ops.updates": 4.1, "ops.__init__": 4.7, "linalg": 4.8, "fft": 4.8,
-    "func": 4.9, "amp": 5.2,
-    "nn": 5, "optim": 5.1, "data": 5, "checkpoint": 5.2, "profiler": 5.2,
-    "models": 5.3, "distributed": 5.4, "testing": 6, "train": 6, "__init__": 7, "cli": 8,
-    "__main__": 9,
-}
+# From the bottom up, and so are the lines of a floor. A room imports rooms of the lines before its
+# own, or of its own. A room within another has a line of its own only where the order matters.
+FLOORS = (
+    ("system settings",),
+    ("backend",),
+    ("memory.contract", "memory.sources", "memory.arena",
+     "memory.trace memory.plan memory.serving", "memory.allocators memory.workspace",
+     "memory", "execution"),
+    ("engine", "engine.handle", "engine.tape", "engine.walk", "engine.run",
+     "engine.transforms", "creation", "random"),
+    ("ops.define", "ops.elementwise ops.updates", "ops.arrange", "ops.reduce",
+     "ops.linalg ops.order ops.activations", "ops.scan ops.conv",
+     "ops.fft ops.pool ops.norms ops.attention ops.losses ops.recurrent", "ops",
+     "linalg fft"),
+    ("nn data", "optim func", "amp checkpoint profiler", "models", "distributed"),
+    ("testing train",),
+    ("__init__",),
+    ("cli",),
+    ("__main__",),
+)
+_LINES = [line for floor in FLOORS for line in floor]
+LINE_OF = {room: number for number, line in enumerate(_LINES) for room in line.split()}
 APART = "hostcuda"  # has no floor: it imports nothing of the package, and nothing imports it
 MOST_LINES = 900  # a file is split by meaning; one as long as this holds more than one subject
 MOST_COLUMNS = 100
@@ -73,11 +81,11 @@ def module_of(package: Path, path: Path) -> str:
     return ".".join(path.relative_to(package).with_suffix("").parts)
 
 
-def floor_of(module: str) -> float | None:
-    """The floor of the innermost room that has one."""
+def line_of(module: str) -> int | None:
+    """The line of the innermost room that has one."""
     parts = module.split(".")
     rooms = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
-    return next((FLOORS[room] for room in rooms if room in FLOORS), None)
+    return next((LINE_OF[room] for room in rooms if room in LINE_OF), None)
 
 
 def target_of(package: Path, name: str) -> str | None:
@@ -96,13 +104,13 @@ def tree(path: Path) -> ast.Module:
 
 
 @cache
-def imports(package: Path, path: Path) -> list[Import]:
-    """Every import that can run, also those inside functions."""
-    return list(_imports(package, path))
+def imports(package: Path, path: Path, types: bool = False) -> list[Import]:
+    """Every import that can run, also those inside functions; those for types if `types`."""
+    return list(_imports(package, path, types))
 
 
-def _imports(package: Path, path: Path) -> Iterator[Import]:
-    for node in _running(tree(path)):
+def _imports(package: Path, path: Path, types: bool) -> Iterator[Import]:
+    for node in ast.walk(tree(path)) if types else _running(tree(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(path, node.lineno, alias.name)
@@ -152,26 +160,26 @@ def upward(package: Path) -> Iterator[str]:
     """Imports point down only, and every part has a floor."""
     for path in sources(package):
         module = module_of(package, path)
-        floor = floor_of(module)
-        if floor is None:
+        line = line_of(module)
+        if line is None:
             yield f"{path.name}: part {module!r} has no floor; give it one in FLOORS"
             continue
-        for one in imports(package, path):
+        for one in imports(package, path, types=True):
             other = target_of(package, one.target)
-            if other is not None and (floor_of(other) or 0) > floor:
-                yield f"{path.name}:{one.line}: {module} (floor {floor}) imports {one.target}"
+            if other is not None and (line_of(other) or 0) > line:
+                yield f"{path.name}:{one.line}: {module} imports {one.target}, which lies above"
 
 
 def circles(package: Path) -> Iterator[str]:
-    """No module imports itself through others, nor does a room, also not within functions."""
+    """No module imports itself through others, nor does a room: in functions and for types, too."""
     graphs: list[dict[str, set[str]]] = [{}, {}]
     for path in sources(package):
         module = module_of(package, path)
-        for one in imports(package, path):
+        for one in imports(package, path, types=True):
             other = target_of(package, one.target)
             if other is not None and other != "__init__":
-                for graph, pair in zip(graphs, ((module, other), (_room(module), _room(other))),
-                                       strict=True):
+                rooms = _room(package, module), _room(package, other)
+                for graph, pair in zip(graphs, ((module, other), rooms), strict=True):
                     if pair[0] != pair[1]:
                         graph.setdefault(pair[0], set()).add(pair[1])
     for graph in graphs:
@@ -181,9 +189,17 @@ def circles(package: Path) -> Iterator[str]:
             yield " imports ".join(error.args[1])
 
 
-def _room(module: str) -> str:
-    """The folder of a module, or the module itself if it lies loose."""
-    return module.rpartition(".")[0] or module
+def _room(package: Path, module: str) -> str:
+    """The folder of a module; the module itself if it lies loose, or is the face of rooms."""
+    folder, _, name = module.rpartition(".")
+    face = name == "__init__" and any((package / folder.replace(".", "/")).glob("*/__init__.py"))
+    return module if face else folder or module
+
+
+def loose(package: Path) -> Iterator[str]:
+    """The engine has rooms only: which may import which is said of rooms."""
+    yield from (f"engine/{path.name} lies in no room" for path in (package / "engine").glob("*.py")
+                if path.stem != "__init__")
 
 
 def apart(package: Path) -> Iterator[str]:
@@ -262,7 +278,7 @@ def raw_arrays(package: Path) -> Iterator[str]:
 
 def ops_by_name(package: Path) -> Iterator[str]:
     """The engine calls ops through its namespaces, and only those of `namespaces.NEEDED`."""
-    seam = package / "engine" / "namespaces.py"
+    seam = package / "engine" / "handle" / "namespaces.py"
     needed = next((ast.literal_eval(node.value) for node in ast.walk(tree(seam))
                    if isinstance(node, ast.Assign) and _name_of(node.targets[0]) == "NEEDED"), ())
     for path in (package / "engine").rglob("*.py"):
@@ -306,8 +322,8 @@ def sizes(package: Path) -> Iterator[str]:
 
 
 RULES = {rule.__name__: rule for rule in (
-    upward, circles, apart, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays,
-    ops_by_name, guesses, unbounded_reads, sizes)}
+    upward, circles, loose, apart, array_libraries, eager_cupy, kernel_text, memory_from_ops,
+    raw_arrays, ops_by_name, guesses, unbounded_reads, sizes)}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -324,14 +340,22 @@ def test_files_outside_the_package_are_small_too(folder: str) -> None:
 
 # -- the checker is checked ------------------------------------------------------------------------
 
+_FOR_TYPES = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
 PLANTED = {  # rule -> (file, text that breaks it once, and a harmless look-alike)
-    "upward": ("engine/a.py", "def f():\n    from gtensor.ops import add\n    return add\n"),
-    "upward, relative": ("engine/a.py", "from ..nn import layer\n"),
+    "upward": ("engine/run/a.py", "def f():\n    from gtensor.ops import add\n    return add\n"),
+    "upward, relative": ("engine/run/a.py", "from ...nn import layer\n"),
     "upward, from the package": ("ops/a.py", "from gtensor import nn\n"),
-    "upward, the package itself": ("engine/a.py", "import gtensor\n"),
-    "upward, by name": ("engine/a.py", "import importlib\nimportlib.import_module('gtensor.nn')\n"),
-    "circles": ("engine/a.py", "def f():\n    from gtensor.engine import c\n    return c\n"),
+    "upward, the package itself": ("engine/run/a.py", "import gtensor\n"),
+    "upward, by name": ("engine/run/a.py",
+                        "import importlib\nimportlib.import_module('gtensor.nn')\n"),
+    "upward, for types": ("engine/run/a.py", f"{_FOR_TYPES}    from gtensor.ops import add\n"),
+    "upward, between rooms": ("engine/tape/a.py", "from gtensor.engine.walk import b\n"),
+    "circles": ("engine/run/a.py",
+                "def f():\n    from gtensor.engine.run import c\n    return c\n"),
+    "circles, for types": ("engine/run/a.py",
+                           f"{_FOR_TYPES}    from gtensor.engine.run import c\n"),
     "upward, no floor": ("extras.py", "x = 1\n"),
+    "loose": ("engine/a.py", "x = 1\n"),
     "apart": ("hostcuda/a.py", "def f():\n    from gtensor import memory\n    return memory\n"),
     "apart, from inside": ("ops/a.py", "from gtensor.hostcuda import install\n"),
     "array_libraries": ("ops/a.py", "def f():\n    import cupy.cuda as c\n    return c\n"),
@@ -340,21 +364,22 @@ PLANTED = {  # rule -> (file, text that breaks it once, and a harmless look-alik
     "memory_from_ops": ("ops/a.py", "from gtensor import memory\n"),
     "raw_arrays": ("nn/a.py", "import numpy as np\n"),
     "raw_arrays, behind a tensor": ("nn/a.py", "def f(x):\n    return x._array\n"),
-    "ops_by_name": ("engine/d.py", "def f(ns, x):\n    return ns.matmul(x, ns.add(x, x))\n"),
-    "guesses": ("engine/a.py", "import sys\nx = sys.getrefcount([])\n"),
+    "ops_by_name": ("engine/run/d.py", "def f(ns, x):\n    return ns.matmul(x, ns.add(x, x))\n"),
+    "guesses": ("engine/run/a.py", "import sys\nx = sys.getrefcount([])\n"),
     "unbounded_reads": ("memory/a.py", "x = open('y')\n"),
     "unbounded_reads, of a path": ("nn/a.py", "from pathlib import Path\nPath('y').read_bytes()\n"),
-    "sizes": ("engine/a.py", "x = 1\n" * (MOST_LINES + 1)),
-    "sizes, columns": ("engine/a.py", f"x = '{'y' * 100}'\n"),
+    "sizes": ("engine/run/a.py", "x = 1\n" * (MOST_LINES + 1)),
+    "sizes, columns": ("engine/run/a.py", f"x = '{'y' * 100}'\n"),
 }
 HARMLESS = {
-    "engine/b.py": "from typing import TYPE_CHECKING\n"
-                 "if TYPE_CHECKING:\n    from gtensor.ops import add\n",
-    "ops/b.py": "'''Reads kernels/ by name.'''\nfrom gtensor.engine import b\nfrom .a import x\n"
+    "engine/run/b.py": "from typing import TYPE_CHECKING\n"
+                       "if TYPE_CHECKING:\n    from gtensor.engine.handle import tensor\n",
+    "ops/b.py": "'''Reads kernels/ by name.'''\nfrom gtensor.engine.run import b\n"
+                "from .a import x\n"
                 "x = 'activation.cuh'\n",
     "engine/handle/namespaces.py": "NEEDED = ('add',)\nrecorded = 1\n",
-    "engine/e.py": "def f(self, x):\n    return self.ns.add(x, x.matmul(x))\n",
-    "engine/c.py": "from gtensor.engine import a\n",
+    "engine/run/e.py": "def f(self, x):\n    return self.ns.add(x, x.matmul(x))\n",
+    "engine/run/c.py": "from gtensor.engine.run import a\n",
     "memory/b.py": "def f(x):\n    return x.open(), read_text(x)\n",
     "nn/b.py": "'''x._array'''\nfrom gtensor.ops import b\n",
     "backend/b.py": "def f():\n    import cupy\n    return cupy\n",
@@ -365,7 +390,8 @@ HARMLESS = {
 
 def _plant(root: Path, files: dict[str, str]) -> Path:
     package = root / "gtensor"
-    for part in ("settings.py", "backend", "memory", "engine", "ops", "nn", "hostcuda"):
+    for part in ("settings.py", "backend", "memory", "engine", "engine/handle", "engine/tape",
+                 "engine/walk", "engine/run", "ops", "nn", "hostcuda"):
         place = package / part
         place.parent.mkdir(parents=True, exist_ok=True)
         if part.endswith(".py"):
@@ -432,10 +458,40 @@ def test_the_design_shows_every_room_and_no_other() -> None:
 
 
 def test_the_design_shows_the_floors() -> None:
-    wanted = {room: int(floor) for room, floor in FLOORS.items()
-              if "." not in room and not room.startswith("__")}
+    wanted = {room.partition(".")[0]: number for number, lines in enumerate(FLOORS)
+              for line in lines for room in line.split() if not room.startswith("__")}
     assert floors_on(PAGE) == wanted
     assert floors_on(PAGE.replace("| 1 | `backend` |", "| 2 | `backend` |")) != wanted
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def hiding(modules: Iterable[str]) -> list[str]:
+    """Of modules, those that have the name of a function of their package, or of NumPy.
+
+    Then the name means the one or the other, as imports come.
+    """
+    found = []
+    for name in modules:
+        package, _, own = name.rpartition(".")
+        value = vars(importlib.import_module(package)).get(own)
+        if callable(value) or package == "gtensor" and callable(getattr(np, own, None)):
+            found.append(name)
+    return found
+
+
+def test_no_room_or_module_has_the_name_of_a_public_function() -> None:
+    package = ROOT / "gtensor"
+    paths = [path.parent if path.stem == "__init__" else path for path in sources(package)]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths
+             if path != package and path.stem != "__main__" and path.parent.name != "cli"]
+    assert len(names) > 300 and hiding(names) == []
+
+
+@pytest.mark.parametrize("name", ["gtensor.array", "gtensor.backend.host", "gtensor.sum"])
+def test_a_name_that_hides_a_function_is_found(name: str) -> None:
+    assert hiding(["gtensor.engine", name]) == [name]
 
 
 # -- what only a fresh process shows ---------------------------------------------------------------

@@ -16,7 +16,7 @@ from gtensor.backend.devices import (
     visible_devices,
 )
 from gtensor.backend.elements import element_type, host_array, refuse_mask
-from gtensor.backend.host import host
+from gtensor.backend.host_device import host
 
 __all__ = [
     "Device", "DeviceError", "Scratch", "cuda_device", "cuda_device_count", "default_device",

@@ -40,9 +40,10 @@ from gtensor.backend.matmul_kernel import matmul_into
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend.cuda import CudaDevice
     from gtensor.backend.cuda_streams import CudaStream
     from gtensor.backend.typing import CudaArray
+
+CudaDevice: TypeAlias = Any  # of backend.cuda, which imports this
 
 _DEFAULT_ALGORITHM = -1  # cublasGemmAlgo_t
 # cublasMath_t: partial sums of half precision stay in float32 between the parts of a product.

@@ -14,15 +14,16 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.backend.cuda_streams import CudaStream, cupy
 from gtensor.backend.ordering import Ordering, Replays, Touched
 from gtensor.backend.streams import Stream
 
 if TYPE_CHECKING:
-    from gtensor.backend.cuda import CudaDevice
     from gtensor.backend.ordering import Block
+
+CudaDevice: TypeAlias = Any  # of backend.cuda, which imports this
 
 
 class Capture:

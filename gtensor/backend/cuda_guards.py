@@ -9,7 +9,7 @@ text, written once for its op, since Python's time per op dominates with small a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from gtensor.backend.devices import cuda_device_count
 from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
-    from gtensor.backend.cuda import CudaDevice
     from gtensor.backend.typing import CudaArray, Params, Path
+
+CudaDevice: TypeAlias = Any  # of backend.cuda, which imports this
 
 _WRITTEN = ("out", "state", "counts")  # parameters that a path writes; two are optimizers'
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)} | {

@@ -18,15 +18,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from gtensor.distributed.keeper import ENDS
 from gtensor.system.atomic import write_file
 from gtensor.system.files import read_all
 from gtensor.system.source_line import user_frame
 
-if TYPE_CHECKING:
-    from gtensor.distributed.communicator import Communicator
+Communicator: TypeAlias = Any  # of distributed.communicator, which imports this
 
 FOLDER = "GTENSOR_LAUNCH_FOLDER"  # the variable with `gtensor launch`'s folder for `Log`
 BYTES = 1024  # of a rank's file there

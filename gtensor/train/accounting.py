@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from gtensor import memory
 from gtensor.backend.layouts import address
@@ -13,8 +13,7 @@ from gtensor.memory.trace.lifetimes import CATEGORIES, History
 from gtensor.memory.trace.owners import found_by
 from gtensor.nn.blocks.workspaces import Block
 
-if TYPE_CHECKING:
-    from gtensor.train.trainer import Trainer
+Trainer: TypeAlias = Any  # of train.trainer, which imports this
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from gtensor import nn
 from gtensor.engine.handle.tensor import Tensor
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gtensor.data import Dataset
-    from gtensor.train.trainer import Trainer
+
+Trainer: TypeAlias = Any  # of train.trainer, which imports this
 
 
 def option(default: Any, help: str, choices: tuple[str, ...] = (), least: float | None = None,

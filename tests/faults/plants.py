@@ -13,7 +13,7 @@ import numpy as np
 import scipy.special
 from call_scopes import replaced
 
-from gtensor.backend.host import HostDevice
+from gtensor.backend.host_device import HostDevice
 from gtensor.engine.handle import tensor
 from gtensor.engine.handle.node import FREE, WALKED
 from gtensor.engine.handle.storage import Storage

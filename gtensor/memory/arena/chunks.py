@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from gtensor.memory.arena.free_lists import BlockPool
+BlockPool: TypeAlias = Any  # of free_lists, which imports this
 
 IN_USE = -1  # the `bin` of a chunk that a block holds
 RETIRED = -2  # of a freed chunk that a stream may still be using

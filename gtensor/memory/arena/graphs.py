@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import RLock
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from gtensor.backend import Device
@@ -35,8 +35,7 @@ from gtensor.memory.contract.resource import Block, Resource
 from gtensor.system.bus import WaitEvent, bus, tell_aside
 from gtensor.system.fork_safety import free_at_forks
 
-if TYPE_CHECKING:
-    from gtensor.memory.arena.arena import Arena
+Arena: TypeAlias = Any  # of arena.arena, which imports this
 
 
 class GraphPool:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Any, TypeAlias
 
 from gtensor.backend.streams import Stream
 from gtensor.memory.arena.chunks import Chunk, Segment
@@ -34,8 +34,7 @@ from gtensor.memory.contract.resource import Stats
 from gtensor.memory.sources import HUGE_PAGE, SegmentSource, segment_sizes
 from gtensor.system.bus import SegmentEvent, ShortageEvent, bus, tell_aside
 
-if TYPE_CHECKING:
-    from gtensor.memory.arena.stitched import Stitcher
+Stitcher: TypeAlias = Any  # of stitched, which imports this
 
 MOST_TAKEN = 16
 SMALL_SEGMENT = HUGE_PAGE

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.handle.namespaces import Namespace
     from gtensor.engine.walk.typing import ArrayOrTensor, Step, Values
-    from gtensor.ops.norms.replicas import Gather
+    from gtensor.ops.norms.batch_norm_paths import Gather
 
 Running: TypeAlias = "tuple[Tensor | None, Tensor | None, Tensor | None]"
 """Running mean and variance, and the count of batches."""

@@ -28,7 +28,8 @@ from gtensor.settings import settings
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike
     from gtensor.ops.define.cpu_tiles import Tile
-    from gtensor.ops.norms.replicas import Gather
+
+Gather: TypeAlias = "Callable[[Array], Array]"  # of `replicas`
 
 
 class Channels:

@@ -14,9 +14,8 @@ of all to refuse a joint batch that has no variance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,8 +32,7 @@ from gtensor.ops.norms.batch_norm_paths import statistics_cpu, statistics_gpu
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.handle.namespaces import Namespace
-
-Gather: TypeAlias = "Callable[[Array], Array]"
+    from gtensor.ops.norms.batch_norm_paths import Gather
 
 
 def values_per_channel(shape: tuple[int, ...]) -> int:
