@@ -70,17 +70,14 @@ class Step(Undone, Generic[V]):
 
     ns: Namespace
     record: Record
+    g: Any = None  # the gradient that its rule gets; None between two records
     saved: Saved
     parents: tuple[Node | None, ...]  # per input: its node if this walk needs its gradient
     mask: int  # bit i: input i needs one
     direct = True  # rules are called directly, without making a device current
-    level: Tape | None = None  # on whose tape the walk is
-    create_graph = False  # whether what the rules do is recorded
-    keep = False  # whether the graph is kept for another walk
-    claimed: Sequence[Record] = ()
-    collecting: Collecting | None = None  # who takes the gradients of leaves during this walk
-    complete: set[Node] | None = None  # the leaves of which listeners were told, if there are any
-    _recorded_before: bool | None = None  # whether ops were recorded before the walk
+    level: Tape | None  # on whose tape the walk is
+    create_graph: bool  # whether what the rules do is recorded
+    keep: bool  # whether the graph is kept for another walk
     # Of leaves: the `.grad` that this walk adds to in place, and a copy of it should the walk fail
     adopted: Mapping[Node, tuple[Tensor, Array | None]] = MappingProxyType({})
 
@@ -125,37 +122,43 @@ class Step(Undone, Generic[V]):
             """A slot's content as a tensor."""
 
     def __init__(self, wanted: set[Node] | None) -> None:
+        # Facts of the walk are the object's, also those that it has from the start: reading one of
+        # the class takes ten times as long.
         self.slots: dict[Node, Any] = {}
-        self.kept: dict[Node, None] = {}  # whose gradients are asked for; ordered
+        self.kept: dict[Node, None]  # whose gradients are asked for; ordered
         self.held: dict[Node, Any] = {}  # the slots of those that are records
         self.remade: Remade = {}  # recomputed values of checkpointed regions, not yet used
         self.wanted = wanted  # None: all reached nodes
         self.prunes = wanted is not None  # whether inputs may lead to no target
         self.told = bool(bus.gradients)
+        self.claimed: Sequence[Record] = ()
+        self.collecting: Collecting | None = None  # who takes the gradients of leaves meanwhile
+        self.complete: set[Node] | None = None  # leaves of which listeners were told, if there are
+        self.recorded: bool | None = None  # whether ops were recorded before
 
     # -- the walk ---------------------------------------------------------------------------------
 
     def begin(self, seeds: Sequence[tuple[Node, Tensor]], kept: Sequence[Node]) -> None:
         """Put the seeds into their slots; from then on record ops only to create a graph."""
         self.kept = dict.fromkeys(kept)
-        if self.collecting is not None or bus.leaves and self.wanted is None:
+        wanted, level = self.wanted, self.level
+        if self.collecting is not None or bus.leaves and wanted is None:
             self.complete = set()
         for node, seed in seeds:
-            if self.wanted is None or node in self.wanted:
+            if wanted is None or node in wanted:
                 self.seed(node, seed)
-        if self.level is None:
-            self._recorded_before = grad_enabled()
+        if level is None:
+            self.recorded = grad_enabled()
             record_ops(self.create_graph)
         else:  # a walk switches off its own tape only
-            self._recorded_before = self.level.grad_enabled
-            self.level.grad_enabled = self.create_graph
+            self.recorded = level.grad_enabled
+            level.grad_enabled = self.create_graph
 
     def passing(self, records: list[Record]) -> Iterable[Record]:
         """The records; between two, listeners are told of the gradients that are complete."""
-        if self.complete is None:
-            return records
         from gtensor.engine.walk.complete import completing
 
+        assert self.complete is not None
         return completing(records, self, self.complete)
 
     def arrived(self, record: Record, slot: Any) -> Any:
@@ -183,29 +186,33 @@ class Step(Undone, Generic[V]):
 
     def results(self) -> dict[Node, Tensor | None]:
         """The gradients that are asked for."""
+        self.leave()
         found = {}
+        held, take = self.held, self.slots.pop
         for node in self.kept:
-            slot = self.held[node] if node in self.held else self.slots.pop(node, None)
-            found[node] = self.result(node, slot)
+            found[node] = self.result(node, held[node] if node in held else take(node, None))
         return found
 
     def undo(self) -> None:
         """The end of the walk, after an error too: a kept traceback would keep arrays alive."""
-        self.leave()
+        if self.g is not None:
+            self.leave()
         self.slots.clear()
         self.remade.clear()
         self.held.clear()
-        if self._recorded_before is not None:
+        if self.recorded is not None:
             if self.level is None:
-                record_ops(self._recorded_before)
+                record_ops(self.recorded)
             else:
-                self.level.grad_enabled = self._recorded_before
+                self.level.grad_enabled = self.recorded
         for record in self.claimed:
             if record.state == WALKED:
                 record.state = FREE
 
-    def finished(self, results: dict[Node, Tensor | None]) -> dict[Node, Tensor | None]:
-        """The gradients after the hooks of the leaves; listeners are told of the last of them."""
+    def finished(
+        self, results: dict[Node, Tensor | None], kept: Sequence[Node]
+    ) -> list[Tensor | None]:
+        """The gradients at the nodes, after hooks of leaves; listeners are told of the last ones."""
         for node, grad in results.items():
             if node.hooks and grad is not None and node.op is None and (
                     self.collecting is None or node.collector is None):
@@ -216,7 +223,7 @@ class Step(Undone, Generic[V]):
             from gtensor.engine.walk.complete import tell_rest
 
             tell_rest(results, self.complete)
-        return results
+        return list(map(results.get, kept))
 
     # -- what rules ask ---------------------------------------------------------------------------
 
@@ -287,7 +294,6 @@ class RawStep(Step["Array"]):
 
     namespaces: Any = raw  # by type of device
     device: Device | None = None
-    g: Any = None  # the array; None between two records
     hold: Storage | None = None
     moved = False  # whether the rule's hold on g was moved to a slot
     stored = GIVEN  # the storage of results
@@ -633,11 +639,12 @@ class RecordedStep(Step[Tensor]):
         self.saved = tuple(saved)
         if not self.keep:
             record.state, record.parents, record.guards = CONSUMED, (), ()
+        self.g = slot
         return slot
 
     def leave(self) -> None:
         """Drop the handles."""
-        self.saved = ()
+        self.g, self.saved = None, ()
 
     def result(self, node: Node, slot: Tensor | None) -> Tensor | None:
         """The gradient, with its history."""

@@ -40,7 +40,7 @@ def walk(
     with step:
         claim(records, step)
         step.begin(seeds, kept)
-        for record in step.passing(records):
+        for record in records if step.complete is None else step.passing(records):
             g = step.enter(record, take(record, None))
             if g is None:
                 continue  # no gradient arrived, or no target is behind it
@@ -48,9 +48,8 @@ def walk(
                 record.op.backward(step.ns, step, g)
             else:
                 step.call(record, g)
-        step.leave()
         results = step.results()
-    return list(map(step.finished(results).get, kept))
+    return step.finished(results, kept)
 
 
 def reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
