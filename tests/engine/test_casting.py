@@ -16,7 +16,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run import call_text, casting
 from gtensor.engine.tape import levels
 from gtensor.engine.tape.op import Op, registry
-from gtensor.engine.walk import backward
+from gtensor.engine.walk import walk
 from gtensor.nn import functional as F
 from gtensor.nn.utils import checkpoint
 from gtensor.testing.cases import samples_of
@@ -308,7 +308,7 @@ def test_a_leaf_outside_of_a_transform_gets_its_gradient() -> None:
 # -- planted faults --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "module"), [("solve", levels), ("conv2d_grad_weight", backward)])
+@pytest.mark.parametrize(("name", "module"), [("solve", levels), ("conv2d_grad_weight", walk)])
 def test_planted_fault_rules_that_cast_are_seen(name: str, module: Any) -> None:
     with patch.object(module, "current_casts", lambda: None), pytest.raises(AssertionError):
         check(name)

@@ -10,13 +10,13 @@ from types import CodeType, FrameType
 
 import numpy as np
 import pytest
-from guard.cases import OTHERS, names, runs
 
 import gtensor as gt
 from gtensor import nn, optim
 from gtensor.backend import Device, device_of, get_device
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.tape.op import Op
+from ops.every_op import OTHERS, names, runs
 
 PACKAGE = os.path.dirname(gt.__file__) + os.sep
 LOOKED_UP = {"device_of": device_of, "get_device": get_device, "Device.__str__": Device.__str__}

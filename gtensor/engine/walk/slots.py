@@ -122,10 +122,8 @@ class Step(Undone, Generic[V]):
             """A slot's content as a tensor."""
 
     def __init__(self, wanted: set[Node] | None) -> None:
-        # Facts of the walk are the object's, also those that it has from the start: reading one of
-        # the class takes ten times as long.
         self.slots: dict[Node, Any] = {}
-        self.kept: dict[Node, None]  # whose gradients are asked for; ordered
+        self.kept: dict[Node, None] = {}  # whose gradients are asked for; ordered
         self.held: dict[Node, Any] = {}  # the slots of those that are records
         self.remade: Remade = {}  # recomputed values of checkpointed regions, not yet used
         self.wanted = wanted  # None: all reached nodes
@@ -212,7 +210,7 @@ class Step(Undone, Generic[V]):
     def finished(
         self, results: dict[Node, Tensor | None], kept: Sequence[Node]
     ) -> list[Tensor | None]:
-        """The gradients at the nodes, after hooks of leaves; listeners are told of the last ones."""
+        """The gradients at the nodes, after hooks of leaves; listeners are told of the last."""
         for node, grad in results.items():
             if node.hooks and grad is not None and node.op is None and (
                     self.collecting is None or node.collector is None):

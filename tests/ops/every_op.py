@@ -1,7 +1,6 @@
-"""What is recorded: every sample of every op in each dtype, writes in place, and a few walks.
+"""A run of everything: every sample of every op in each dtype, writes in place, and a few walks.
 
-An op without samples is recorded where another op's sample calls its path (`THROUGH`). Nothing is
-left out; `test_recorded.py` compares this list with the registry.
+An op without samples runs where another op's sample calls its path (`THROUGH`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from ops.test_definitions import THROUGH
 
 import gtensor.distributed  # noqa: F401  registers its ops
 import gtensor.nn.functional as F  # and nn its own
@@ -24,6 +22,7 @@ from gtensor.engine.run.grouped_writes import Write, write_all
 from gtensor.engine.tape.op import Op, registry
 from gtensor.ops.updates import clipping, moving_average, optimizers
 from gtensor.testing.cases import samples_of
+from ops.test_definitions import THROUGH
 
 __all__ = ["FLOATING", "THROUGH", "Run", "names", "runs"]
 Call = Callable[..., Any]  # of the inputs: a Tensor, or several
@@ -85,7 +84,7 @@ def _seed(name: str, number: int) -> int:
 
 @cache
 def names() -> tuple[str, ...]:
-    """Every name that something is recorded under, sorted."""
+    """Every name that there are runs of, sorted."""
     return tuple(sorted({*registry, *OTHERS}))
 
 
