@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 import gtensor as gt
 import gtensor.creation.dtypes
+from gtensor.engine.handle.methods import Methods, functions
 from tests import typed_script
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,3 +120,19 @@ def test_what_the_modules_of_ops_declare_is_public() -> None:
 def test_dir_shows_public_names_only() -> None:
     assert {*dir(gt)} == {*gt.__all__, "testing"}
     assert {*dir(gt.memory)} == {*gt.memory.__all__}
+
+
+def test_the_methods_that_are_declared_take_what_their_functions_take() -> None:
+    """`Methods` declares them, since it lies below `gtensor.ops`; at run time they are these."""
+    declared = {node.name: node.args for node in ast.walk(ast.parse(inspect.getsource(Methods)))
+                if isinstance(node, ast.FunctionDef)}
+    names = [name for name, function in functions() if name == function and name in declared
+             and inspect.isfunction(getattr(gt, name, None))]
+    assert len(names) > 15
+    for name in names:
+        _, *wanted = inspect.signature(getattr(gt, name)).parameters.values()
+        given = declared[name]
+        by_position = [argument.arg for argument in (*given.posonlyargs, *given.args)][1:]
+        assert by_position == [p.name for p in wanted if p.kind is not p.KEYWORD_ONLY], name
+        assert [a.arg for a in given.kwonlyargs] == [
+            p.name for p in wanted if p.kind is p.KEYWORD_ONLY and p.name != "out"], name

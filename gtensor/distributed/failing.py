@@ -18,14 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from gtensor.distributed.keeper import ENDS
 from gtensor.system.atomic import write_file
 from gtensor.system.files import read_all
 from gtensor.system.source_line import user_frame
-
-Communicator: TypeAlias = Any  # of distributed.communicator, which imports this
 
 FOLDER = "GTENSOR_LAUNCH_FOLDER"  # the variable with `gtensor launch`'s folder for `Log`
 BYTES = 1024  # of a rank's file there
@@ -34,6 +32,16 @@ _LEFT = "left"  # the files there of ranks whose programs have ended, with their
 _JOINING = "joining"  # the files there of processes within `init`, with the line of their call
 _MOST_LEFT = _MOST_ENDS = 1 << 20  # bytes of one
 _STEP, _MOST = 0.3, 1.2  # seconds
+
+
+class Communicator(Protocol):
+    """What is asked of `distributed.communicator`'s, which imports this."""
+
+    rank: int
+    size: int
+
+    def abort(self, message: str = "", status: int = 1) -> NoReturn:
+        """End all ranks."""
 
 
 def end_all(comm: Communicator, text: str) -> NoReturn:

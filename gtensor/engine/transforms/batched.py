@@ -164,7 +164,8 @@ class _ExamplesStep(StackedStep):
         return node.device.xp.broadcast_to(found, (self.count, *node.shape))
 
     def _handle(self, array: Any, node: Node) -> Batched:
-        return _batched(self.level, wrap(array, node.device), True)
+        level: Any = self.level
+        return _batched(level, wrap(array, node.device), True)
 
 
 def drawn(name: str, shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Tensor]) -> Tensor:

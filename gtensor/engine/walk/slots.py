@@ -173,7 +173,7 @@ class Step(Undone, Generic[V]):
         """Run a record's rule, on its device, and tell listeners."""
         if bus.listeners:
             scope.module, scope.instruction = record.module, (record.code, record.lasti)
-        rule = record.op.backward if self.direct else record.device.rule  # which calls the op's
+        rule: Any = record.op.backward if self.direct else record.device.rule  # calls the op's
         if not bus.ops:
             rule(self.ns, self, g)
         elif self.direct:

@@ -45,7 +45,7 @@ def walk(
             if g is None:
                 continue  # no gradient arrived, or no target is behind it
             if step.direct and not bus.listeners:
-                record.op.backward(step.ns, step, g)
+                record.op.backward(step.ns, step, g)  # type: ignore[misc]  # not None: claimed
             else:
                 step.call(record, g)
         results = step.results()

@@ -75,7 +75,7 @@ class Stitched(Chunk):
         self.used = self.nbytes = 0
         self.label = ""
         self.parts = chunks
-        self.pool = Parts(chunks, stitched)  # type: ignore[assignment]  # has `stream`, `give`
+        self.pool = Parts(chunks, stitched)  # has `stream`, `give`
 
 
 class Stitcher:
