@@ -1,1 +1,5 @@
-"""The engine: tensor handles, records, the tape and the backward walk. It names no op."""
+"""The engine, which names no op, in five rooms; each imports those before it only.
+
+handle (what a tensor is) <- tape (what is remembered) <- walk (backward) <- run (how an op runs)
+<- transforms (`jvp`, `vmap`).
+"""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 _MOVED = {
     "array": "creation", "array.array_api": "creation.array_api",
@@ -24,13 +24,17 @@ _MOVED = {
 MOVED = {f"gtensor.{old}": f"gtensor.{new}" for old, new in _MOVED.items()}
 
 
-class _Moved(MetaPathFinder, Loader):
-    """Finds a module under its earlier name."""
+class _Moved:
+    """Finds and loads a module under its earlier name."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name in MOVED else None
+        loader: Any = self
+        return ModuleSpec(name, loader, is_package=True) if name in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """None: an empty module, until it is replaced."""
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(MOVED[module.__name__])
@@ -38,4 +42,5 @@ class _Moved(MetaPathFinder, Loader):
 
 def find_moved() -> None:
     """Let pickles that name the earlier modules load."""
-    sys.meta_path.insert(0, _Moved())  # else a package would find its modules under two names
+    finder: Any = _Moved()  # `importlib.abc` would load much
+    sys.meta_path.insert(0, finder)  # else a package would find its modules under two names
