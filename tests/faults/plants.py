@@ -28,7 +28,7 @@ from gtensor.hostcuda.kernels import text as cuda_text
 from gtensor.hostcuda.libraries import cub, cublas, cublaslt, cufft, curand, cusolver
 from gtensor.memory.arena.chunks import Chunk
 from gtensor.memory.arena.free_lists import BlockPool
-from gtensor.ops.define import batching, cpu_tiles
+from gtensor.ops.define import batching, formula_numpy
 
 Context = AbstractContextManager[Any]
 
@@ -105,12 +105,12 @@ def full_size_temporary() -> Context:
 
 def last_tile_dropped() -> Context:
     """the last tile of an array is not computed"""
-    right = cpu_tiles.tiles
+    right = formula_numpy.flat_tiles
 
-    def tiles(shape: Any, limit: int) -> Iterator[Any]:
-        found = list(right(shape, limit))
-        yield from found[:-1] if len(found) > 1 else found
-    return patch.object(cpu_tiles, "tiles", tiles)
+    def tiles(size: int) -> Iterator[slice]:
+        found = [*right(size)]
+        return iter(found[:-1] if len(found) > 1 else found)
+    return patch.object(formula_numpy, "flat_tiles", tiles)
 
 
 def strides_ignored() -> Context:
@@ -404,8 +404,11 @@ def saves_leaked() -> Context:
     """the walk leaves a record's saved arrays with it"""
     right = RawStep.enter
 
-    def enter(step: RawStep, record: Record, slot: Any, keep: bool) -> Any:
-        return right(step, record, slot, True)
+    def enter(step: RawStep, record: Record, slot: Any) -> Any:
+        kept, step.keep = step.keep, True
+        g = right(step, record, slot)
+        step.keep = kept
+        return g
     return patch.object(RawStep, "enter", enter)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from gtensor.engine.handle.context import current_casts
 from gtensor.engine.handle.tensor import Tensor
 
+REDUCTIONS = ("none", "mean", "sum")
+
 
 def refuse_unsupported(wanted: object, name: str, **given: object) -> None:
     """Raise ValueError unless every given argument is `wanted`, PyTorch's default.
@@ -66,3 +68,10 @@ def autocast(policy: str, *inputs: Any) -> tuple[Any, ...]:
     """Inputs of a function of several ops, cast as an op of that policy casts its own."""
     casts = current_casts()
     return inputs if casts is None else casts.cast(policy, inputs)
+
+
+def check_reduction(name: str, reduction: str) -> None:
+    """Raise ValueError for an unknown reduction."""
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{name} was given reduction={reduction!r}; wanted one of "
+                         f"{', '.join(map(repr, REDUCTIONS))}")

@@ -1,12 +1,12 @@
-"""Losses, fused: cross entropy keeps the logits and two numbers per row, never the probabilities.
+"""Cross entropy with class indices as targets, fused: it keeps logits and two numbers per row.
 
-They are the row's largest logit and the sum of the exponentials relative to it. One logarithm for
-both would be rounded like a large logit: at 1e7 in float32 the logarithm of the sum is lost.
+They are the row's largest logit and the sum of the exponentials relative to it, never the
+probabilities. One logarithm for both numbers would be rounded like a large logit: at 1e7 in float32
+the logarithm of the sum is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,278 +19,41 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.bind import FLOAT32
 from gtensor.engine.tape.op import op
-from gtensor.engine.tape.samples import Sample, below, normal, positive
+from gtensor.engine.tape.samples import Sample, below, normal
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
-from gtensor.ops.arrange.shape import from_end, resized
-from gtensor.ops.define.arguments import autocast, of_half, same_dtype, want_tensors
+from gtensor.ops.arrange.shape import resized
+from gtensor.ops.define.arguments import (
+    autocast,
+    check_reduction,
+    of_half,
+    same_dtype,
+    want_tensors,
+)
 from gtensor.ops.define.batching import in_dtype
 from gtensor.ops.define.cpu_tiles import computed_in, row_tile_size, row_tiles
 from gtensor.ops.define.flops import of_input
-from gtensor.ops.define.path_builders import placed, settled
+from gtensor.ops.define.path_builders import settled
 from gtensor.ops.losses import batching
+from gtensor.ops.losses.soft_cross_entropy import (
+    axis_of_classes,
+    classes_last,
+    excess,
+    soft_cross_entropy,
+    three_weights,
+    torchs_cross_entropy,
+    two,
+    weighted,
+)
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.handle.namespaces import Namespace
     from gtensor.engine.handle.tensor import Tensor
     from gtensor.engine.walk.typing import Step, Values
 
 
-REDUCTIONS = ("none", "mean", "sum")
-
-
-def check_reduction(name: str, reduction: str) -> None:
-    """Raise ValueError for an unknown reduction."""
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"{name} was given reduction={reduction!r}; wanted one of "
-                         f"{', '.join(map(repr, REDUCTIONS))}")
-
-
-# -- probabilities as targets: the logits and both are kept, and two numbers per row ---------------
-#
-# CPU paths work in tiles of whole rows; on a GPU a tile is everything.
-
-
-def classes_last(x: Array) -> Array:
-    """A view with the classes along the last axis."""
-    return x if x.ndim <= 2 else x.transpose(0, *range(2, x.ndim), 1)
-
-
-def _tiles(rows: Array) -> Iterator[tuple[Any, ...]]:
-    return row_tiles(rows.shape) if isinstance(rows, np.ndarray) else iter(((...,),))
-
-
-def _mixture(target: Array, smoothing: float, weight: Array | None) -> Array:
-    """What the logarithms of the probabilities are multiplied by: a new array, classes last."""
-    mixed = target * (1 - smoothing)
-    if smoothing:
-        mixed += smoothing / target.shape[-1]
-    if weight is not None:
-        mixed *= weight
-    return mixed
-
-
-def two(sums: Array) -> tuple[Array, Array]:
-    """The arrays along a first axis of two, also where they are 0-d."""
-    return sums[0, ...], sums[1, ...]
-
-
-def _forward_path(
-    device: Device, logits: Array, target: Array, weight: Array | None, *, reduction: str,
-    label_smoothing: float, out: Array | None = None
-) -> tuple[Array, Array, Array]:
-    work = computed_in(logits.dtype)
-    xp = device.xp
-    weight = None if weight is None else weight.astype(work, copy=False)
-    rows, targets = classes_last(logits), classes_last(target)
-    loss = device.empty(rows.shape[:-1], work, "cross_entropy")
-    largest, total = two(device.empty((2, *rows.shape[:-1]), work, "cross_entropy"))
-    # rows of -infinity, and no rows: NaN
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        for tile in _tiles(rows):
-            part = rows[tile].astype(work)
-            largest[tile] = part.max(axis=-1)
-            part -= largest[tile][..., None]
-            mixed = _mixture(targets[tile].astype(work, copy=False), label_smoothing, weight)
-            mass = mixed.sum(axis=-1)
-            mixed *= part
-            total[tile] = xp.exp(part, out=part).sum(axis=-1)
-            loss[tile] = mass * xp.log(total[tile]) - mixed.sum(axis=-1)
-        if reduction != "none":
-            loss = loss.sum()
-        if reduction == "mean":
-            loss = loss / xp.asarray(total.size, work)
-    if out is None:
-        return xp.asarray(loss, logits.dtype), largest, total
-    out[...] = loss
-    return out, largest, total
-
-
-def _shared(g: Array, total: Array, reduction: str) -> Array:
-    """The factor of each row's gradient."""
-    return (g / max(1, total.size) if reduction == "mean" else g) + 0 * total
-
-
-def _dx_path(
-    device: Device, g: Array, logits: Array, target: Array, weight: Array | None, largest: Array,
-    total: Array, *, reduction: str, label_smoothing: float, out: Array | None = None
-) -> Array:
-    work = computed_in(logits.dtype)
-    weight = None if weight is None else weight.astype(work, copy=False)
-    if out is None:
-        out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
-    rows, targets, result = (classes_last(a) for a in (logits, target, out))
-    share = _shared(g.astype(work), total, reduction)[..., None]
-    for tile in _tiles(rows):
-        mixed = _mixture(targets[tile].astype(work, copy=False), label_smoothing, weight)
-        part = rows[tile].astype(work)
-        with np.errstate(invalid="ignore", over="ignore"):
-            part -= largest[tile][..., None]
-        device.xp.exp(part, out=part)
-        part *= (mixed.sum(axis=-1) / total[tile])[..., None]
-        part -= mixed
-        part *= share[tile]
-        result[tile] = part
-    return out
-
-
-def _dtarget_path(
-    device: Device, g: Array, logits: Array, weight: Array | None, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float, out: Array | None = None,
-) -> Array:
-    work = computed_in(logits.dtype)
-    if out is None:
-        out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
-    rows, result = classes_last(logits), classes_last(out)
-    share = _shared(g.astype(work), total, reduction)[..., None] * (1 - label_smoothing)
-    for tile in _tiles(rows):
-        with np.errstate(invalid="ignore", over="ignore"):
-            part = largest[tile][..., None] - rows[tile]
-        part += device.xp.log(total[tile])[..., None]
-        part *= share[tile]
-        if weight is not None:
-            part *= weight.astype(work, copy=False)
-        result[tile] = part
-    return out
-
-
-# -- probabilities as targets: in other ops --------------------------------------------------------
-
-
-def _classes(x: Array) -> int:
-    """The axis of the classes of scores, from the end."""
-    ndim: int = len(x.shape)
-    return from_end(class_axis(ndim), ndim)
-
-
-def weighted(ns: Namespace, logits: Array, weight: Array | None, x: Array) -> Array:
-    """x in the logits' shape times the weights of its classes."""
-    if weight is None:
-        return x
-    last = (1,) * (-_classes(logits) - 1)
-    return ns.multiply(x, ns.reshape(weight, shape=(*weight.shape, *last)))
-
-
-def _row_share(ns: Namespace, g: Array, logits: Array, reduction: str) -> Array:
-    """The share of each row, shaped to broadcast against the logits."""
-    rows = resized(logits.shape, _classes(logits), 1)
-    if reduction == "none":
-        return ns.reshape(g, shape=rows)
-    return ns.multiply(g, 1 / max(1, int(np.prod(rows)))) if reduction == "mean" else g
-
-
-def excess(ns: Namespace, logits: Array, q: Array) -> Array:
-    """The gradient of each row's loss: softmax(logits) times the row's sum of q, minus q."""
-    axis = _classes(logits)
-    mass = ns.sum(q, axis=(axis,), keepdims=True)
-    return ns.subtract(ns.multiply(ns.softmax(logits, axis=axis), mass), q)
-
-
-def _recorded_mixture(
-    ns: Namespace, logits: Array, target: Array, smoothing: float, weight: Array | None
-) -> Array:
-    """`_mixture` in the logits' shape."""
-    classes = logits.shape[_classes(logits)]
-    mixed = ns.add(ns.multiply(target, 1 - smoothing), smoothing / classes)
-    return weighted(ns, logits, weight, mixed)
-
-
-def _surprise(ns: Namespace, logits: Array, smoothing: float, weight: Array | None) -> Array:
-    """The gradient of each row's loss with respect to its targets."""
-    log = ns.log_softmax(logits, axis=_classes(logits))
-    return weighted(ns, logits, weight, ns.multiply(log, smoothing - 1))
-
-
-def _dx_composed(
-    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float,
-) -> Tensor:
-    ns = recorded
-    mixed = _recorded_mixture(ns, logits, target, label_smoothing, weight)
-    return ns.multiply(excess(ns, logits, mixed), _row_share(ns, g, logits, reduction))
-
-
-def _dtarget_composed(
-    g: Array, logits: Array, weight: Array | None, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float,
-) -> Tensor:
-    ns = recorded
-    return ns.multiply(_surprise(ns, logits, label_smoothing, weight),
-                       _row_share(ns, g, logits, reduction))
-
-
-def _backward(ns: Namespace, step: Step, g: Array) -> None:
-    logits, target, weight, *sums = step.saved
-    if step.needs(1):
-        step.give(1, ns.soft_cross_entropy_dtarget(g, logits, weight, *sums, **step.params))
-    if step.needs(0):
-        step.give(0, ns.soft_cross_entropy_dx(
-            g, logits, target, weight, *sums, out=step.take(logits), **step.params))
-
-
-def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
-    (logits, target, weight), (dlogits, dtarget, _) = primals, tangents
-    smoothing = params["label_smoothing"]
-    axis = _classes(logits)
-    rows = None
-    if dlogits is not None:
-        mixed = _recorded_mixture(ns, logits, target, smoothing, weight)
-        rows = ns.multiply(excess(ns, logits, mixed), dlogits)
-    if dtarget is not None:
-        term = ns.multiply(_surprise(ns, logits, smoothing, weight), dtarget)
-        rows = term if rows is None else ns.add(rows, term)
-    losses = ns.sum(rows, axis=(axis,))
-    if params["reduction"] == "none":
-        return losses
-    reduce = ns.sum if params["reduction"] == "sum" else ns.mean
-    return reduce(losses, axis=tuple(range(-len(losses.shape), 0)))
-
-
-def reference(torch: Any, x: Any, target: Any, weight: Any, **options: Any) -> Any:
-    """PyTorch's, of class indices or probabilities."""
-    target = target if target.is_floating_point() else target.long()
-    return torch.nn.functional.cross_entropy(
-        x, target, weight, **options)
-
-
-def _weights(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Of three classes; numbers that every dtype holds."""
-    return np.array([0.5, 2.0, 1.25])
-
-soft_cross_entropy_dx = op(
-    "soft_cross_entropy_dx", **placed(_dx_path), backward=None, tangent=None,
-    composed=_dx_composed, batch=batching.soft_cross_entropy_dx,
-    samples=None,  # its inputs depend on each other: tested through soft_cross_entropy
-    doc="The gradient of soft_cross_entropy with respect to the logits.",
-)
-
-soft_cross_entropy_dtarget = op(
-    "soft_cross_entropy_dtarget", **placed(_dtarget_path), backward=None,
-    tangent=None, composed=_dtarget_composed, batch=batching.soft_cross_entropy_dtarget,
-    samples=None,  # likewise
-    doc="The gradient of soft_cross_entropy with respect to the target.",
-)
-
-soft_cross_entropy = op(
-    "soft_cross_entropy", flops=of_input,
-    autocast="float32", **placed(_forward_path), extras="largest total",
-    constants="weight", takes="logits",
-    saves={"logits": "logits target weight largest total",
-           "target": "logits weight largest total"},
-    backward=_backward, tangent=_tangent, batch=batching.soft_cross_entropy,
-    samples=[Sample((shape, shape, weight), (normal, positive, _weights), {
-        "reduction": reduction, "label_smoothing": smoothing})
-        for shape in ((5, 3), (2, 3, 4), (3,))
-        for reduction, smoothing, weight in (
-            ("mean", 0.0, None), ("sum", 0.2, (3,)), ("none", 0.3, None))],
-    reference=reference,
-    doc="-sum(target * weight * log_softmax(logits)) by rows (N, C, ...), reduced.",
-)
-
-
-# -- class indices as targets: CPU -----------------------------------------------------------------
+# -- CPU -------------------------------------------------------------------------------------------
 
 
 def _at(places: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -414,7 +177,7 @@ def _share(g: Array, count: Array, counts: Array, reduction: str) -> Array:
     return np.where(counts, g, count.dtype.type(0))
 
 
-# -- class indices as targets: GPU -----------------------------------------------------------------
+# -- GPU -------------------------------------------------------------------------------------------
 
 _FORWARD = raw("cross_entropy.cu", "cross_entropy_forward")
 _REDUCE = raw("cross_entropy.cu", "cross_entropy_reduce")
@@ -492,7 +255,7 @@ def _cross_entropy_grad_gpu(
     return out
 
 
-# -- class indices as targets: definitions ---------------------------------------------------------
+# -- definitions -----------------------------------------------------------------------------------
 
 
 def _targets(
@@ -500,7 +263,7 @@ def _targets(
     weight: Array | None
 ) -> Array:
     """The factors of the logarithms of probabilities, in the logits' shape."""
-    axis = _classes(logits)
+    axis = axis_of_classes(logits)
     q = ns.class_targets(target, classes=logits.shape[axis], ignore_index=ignore_index,
                          smoothing=label_smoothing, dtype=logits.dtype)
     return weighted(ns, logits, weight, q)
@@ -517,7 +280,7 @@ def _cross_entropy_grad(
     if reduction == "mean":
         share = _share_of_mean(ns, g, logits, target, count, ignore_index)
     elif reduction == "none":
-        share = ns.reshape(share, shape=resized(logits.shape, _classes(logits), 1))
+        share = ns.reshape(share, shape=resized(logits.shape, axis_of_classes(logits), 1))
     q = _targets(ns, logits, target, ignore_index, label_smoothing, weight)
     return in_dtype(ns, excess(ns, logits, q) * share, given.dtype)
 
@@ -528,7 +291,7 @@ def _share_of_mean(
     """`_share` of a mean, shaped to broadcast against the logits."""
     share = ns.divide(g, ns.where(ns.equal(mass, 0), float("nan"), mass))
     shares = ns.where(ns.not_equal(target, ignore_index), share, 0.0)
-    return ns.reshape(shares, shape=resized(logits.shape, _classes(logits), 1))
+    return ns.reshape(shares, shape=resized(logits.shape, axis_of_classes(logits), 1))
 
 
 def _cross_entropy_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -542,7 +305,7 @@ def _cross_entropy_tangent(
     (logits, target, weight), ignored = primals, params["ignore_index"]
     logits = in_dtype(ns, logits, params.get("dtype") or logits.dtype)
     q = _targets(ns, logits, target, ignored, params["label_smoothing"], weight)
-    axis = _classes(logits)
+    axis = axis_of_classes(logits)
     moved = ns.multiply(excess(ns, logits, q), tangents[0])
     if params["reduction"] == "none":
         return ns.sum(moved, axis=(axis,))
@@ -571,12 +334,13 @@ cross_entropy_op = op(
     saves={"logits": "logits target weight largest total count"},
     backward=_cross_entropy_backward, tangent=_cross_entropy_tangent,
     batch=batching.cross_entropy,
-    samples=[Sample((shape, shape[:1] + shape[2:], weight), (normal, below(3), _weights), options)
+    samples=[Sample((shape, shape[:1] + shape[2:], weight), (normal, below(3), three_weights),
+                    options)
              for shape in ((5, 3), (2, 3, 4))
              for options, weight in (
                  (_options("mean"), None), (_options("sum"), None), (_options("none", 0.2), None),
                  (_options("mean", 0.3), (3,)), (_options("none", 0.0), (3,)))],
-    reference=reference,
+    reference=torchs_cross_entropy,
     doc="logsumexp(logits) - logits[target] by rows (N, C, ...), reduced; ignored rows count 0. "
         "Parameters: those of the function, and dtype: that of the loss, None for the logits'.",
 )

@@ -21,14 +21,13 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Sample, alike
 from gtensor.ops.define import formula as data
-from gtensor.ops.define.arguments import autocast, same_dtype
+from gtensor.ops.define.arguments import autocast, check_reduction, same_dtype
 from gtensor.ops.define.cpu_tiles import computed_in, tile_size
 from gtensor.ops.define.flops import of_input
 from gtensor.ops.define.fused import fused, paths
 from gtensor.ops.define.path_builders import tiles
 from gtensor.ops.define.pointwise import partial, pointwise
 from gtensor.ops.losses import batching
-from gtensor.ops.losses.cross_entropy import check_reduction
 from gtensor.settings import settings
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import numpy as np
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import underlying
 from gtensor.engine.tape.samples import Sample, alike, normal
-from gtensor.ops.define.arguments import same_dtype
-from gtensor.ops.losses.cross_entropy import REDUCTIONS
+from gtensor.ops.define.arguments import REDUCTIONS, same_dtype
 from gtensor.ops.losses.pointwise import check_pair, loss_gradient, loss_ops, reduced
 
 if TYPE_CHECKING:
