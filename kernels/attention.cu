@@ -22,28 +22,5 @@ attention_forward_128(const T *q, const T *k, const T *v, T *out, float *logs, f
   gt_forward<T, 128, gt_no_terms>::forward(q, k, v, out, logs, totals, space, scale, {});
 }
 
-// With a mask, or dropout, or both. scale is that of the scores.
-template <typename T>
-__global__ void __launch_bounds__(256, 2)  // at most 128 registers
-attention_terms_forward_64(const T *q, const T *k, const T *v, T *out, float *largest,
-                           float *totals, gt_attention space, double scale, const void *mask,
-                           gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
-                           gt_index threshold, double factor) {
-  gt_forward<T, 64, gt_terms<T>>::forward(
-      q, k, v, out, largest, totals, space, scale,
-      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
-}
-
-template <typename T>
-__global__ void __launch_bounds__(256, 1)  // at most 255 registers
-attention_terms_forward_128(const T *q, const T *k, const T *v, T *out, float *largest,
-                            float *totals, gt_attention space, double scale, const void *mask,
-                            gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
-                            gt_index threshold, double factor) {
-  gt_forward<T, 128, gt_terms<T>>::forward(
-      q, k, v, out, largest, totals, space, scale,
-      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
-}
-
 // Launch: a block of 256 threads for each 128 queries of each matrix, along x; dynamic shared
 // memory for tiles of 128 queries, 128 keys and 128 values. Features up to 64, up to 128.

@@ -53,7 +53,8 @@ struct gt_attention_term_axis {
 // structure; `number` counts matrices in the order of the axes, for dropout.
 struct gt_attention_terms {
   gt_attention_term_axis lead[GT_LEAD_AXES], rows;  // of rows the length is that of queries
-  gt_index key_step, keys, itemsize;  // elements and bytes of the mask: 0 none, 1 boolean, 2 of T
+  gt_index key_step, keys, itemsize;  // elements and bytes of the mask: 0 none, 1 boolean, or of T
+  gt_index wide;  // whether eight keys lie side by side, aligned, and are read at once
 };
 
 // The dropout of weights: those whose 32 bits are below the threshold are 0, others grow by the
@@ -68,6 +69,28 @@ struct gt_attention_dropout {
         threshold(static_cast<unsigned long long>(threshold)),
         factor(static_cast<float>(factor)) {}
 };
+
+// Of a quad of lanes, register i of lane t becomes register t of lane i.
+__device__ inline void gt_turn_quad(unsigned (&registers)[4]) {
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+    const bool upper = threadIdx.x & step;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      unsigned &low = registers[i], &high = registers[i + step];
+      const unsigned other = __shfl_xor_sync(0xffffffffu, upper ? low : high, step);
+      low = upper ? other : low;
+      high = upper ? high : other;
+    }
+  }
+}
+
+// Which of the four bytes of a word are not 0: a bit each, that of the lowest byte the lowest.
+__device__ inline unsigned gt_bytes_set(unsigned word) {
+  const unsigned high = (((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) | word) & 0x80808080u;
+  return (high >> 7) * 0x10204080u >> 28;
+}
 
 // In the place of gt_terms where there is neither mask nor dropout. Exponentials are powers of two:
 // scale is that of the scores times log2(e), of each query the logarithm of its sum is kept.
@@ -121,11 +144,12 @@ struct gt_no_terms_exact {
 
 // The mask and the dropout of a matrix of weights. Scores are multiplied by the scale before the
 // mask is added; their exponentials are of e here, as in powers of two a large mask would overflow.
-template <typename T>
+// Number: of a matrix; with 32 bits forward, with 64 bits backward has registers enough everywhere.
+template <typename T, typename Number = gt_index>
 class gt_terms {
   const gt_attention_terms &space;
   const unsigned char *const whole, *mask = nullptr;  // of all matrices, of this one
-  gt_index number = 0;                                // of the matrix
+  Number number = 0;                                  // of the matrix
 
  public:
   static constexpr bool present = true, keeps_largest = true;
@@ -165,7 +189,7 @@ class gt_terms {
       const gt_index at = matrix % length;
       matrix /= length;
       mask += at * space.lead[axis].mask * space.itemsize;
-      number += at * space.lead[axis].number;
+      number += static_cast<Number>(at * space.lead[axis].number);
     }
   }
 
@@ -173,23 +197,80 @@ class gt_terms {
   // `row` is the lane's first query, `origin` the first key.
   template <int N>
   __device__ void score(float (&scores)[N][4], float scale, int row, int origin) const {
-    const int first = origin + threadIdx.x % 4 * 2;
+    const int quarter = threadIdx.x % 4;
+    scaled(scores, scale);
+    if (space.itemsize == sizeof(T)) {
 #pragma unroll
-    for (int n = 0; n < N; ++n)
+      for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        scores[n][e] = one(scores[n][e] * scale, row + e / 2 * 8, first + n * 8 + e % 2);
+        for (int first = 0; first < N; first += 4) {
+          const eight added = turned(at(row + half * 8, origin / 8 + first + quarter));
+#pragma unroll
+          for (int i = 0; i < 4 && first + i < N; ++i)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+              scores[first + i][2 * half + e] += value(added.words[e % words][i], e);
+        }
+    } else if (space.itemsize == 1) {
+#pragma unroll
+      for (int first = 0; first < N; first += 4) {
+        const int eighth = origin / 8 + first + quarter;
+        const unsigned own = seen(row, eighth) | seen(row + 8, eighth) << 8;
+#pragma unroll
+        for (int i = 0; i < 4 && first + i < N; ++i) {
+          const unsigned bits = __shfl_sync(0xffffffffu, own, i, 4) >> quarter * 2;
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            if (!(bits >> (e / 2 * 8 + e % 2) & 1)) scores[first + i][e] = -gt_infinity<float>();
+        }
+      }
+    }
   }
 
   // The same of 16 keys, of which `key` is the lane's first one, and of queries from `origin` on.
   template <int N>
   __device__ void score_turned(float (&scores)[N][4], float scale, int key, int origin) const {
-    const int first = origin + threadIdx.x % 4 * 2;
+    const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
+    const int eighth = (key - group) / 8;
+    scaled(scores, scale);
+    if (words == 2 && space.itemsize == sizeof(T)) {
+      // As eight lanes have a query's eight keys, single loads use whole sectors.
 #pragma unroll
-    for (int n = 0; n < N; ++n)
+      for (int n = 0; n < N; ++n)
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        scores[n][e] = one(scores[n][e] * scale, first + n * 8 + e % 2, key + e / 2 * 8);
+        for (int e = 0; e < 4; ++e)
+          scores[n][e] += one(origin + n * 8 + quarter * 2 + e % 2, key + e / 2 * 8);
+    }
+#pragma unroll
+    for (int first = 0; first < N; first += 4) {
+      const int query = origin + first * 8;
+      if (words == 1 && space.itemsize == sizeof(T)) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          // Now of query i * 8 + group the keys 2 * quarter and the next one, for each i.
+          const eight added = turned(at(query + quarter * 8 + group, eighth + half));
+#pragma unroll
+          for (int i = 0; i < 4 && first + i < N; ++i)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              const int from = (quarter * 2 + e) * 4 + group / 2;
+              const unsigned word = __shfl_sync(0xffffffffu, added.words[0][i], from);
+              scores[first + i][2 * half + e] += value(word, group % 2);
+            }
+        }
+      } else if (space.itemsize == 1) {
+        const unsigned own = seen(query + lane, eighth) | seen(query + lane, eighth + 1) << 8;
+#pragma unroll
+        for (int i = 0; i < 4 && first + i < N; ++i)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const unsigned bits =
+                __shfl_sync(0xffffffffu, own, i * 8 + quarter * 2 + e) >> group;
+            if (!(bits & 1)) scores[first + i][e] = -gt_infinity<float>();
+            if (!(bits & 1 << 8)) scores[first + i][2 + e] = -gt_infinity<float>();
+          }
+      }
+    }
   }
 
   // Which weights of keys 8 * eighth .. + 7 are kept: a bit each, that of the first one the lowest.
@@ -213,13 +294,97 @@ class gt_terms {
   }
 
  private:
-  __device__ float one(float scaled, int query, int key) const {
-    if (space.itemsize == 0 || query >= static_cast<int>(space.rows.length) ||
-        key >= static_cast<int>(space.keys))
-      return scaled;
-    const int at =
-        query * static_cast<int>(space.rows.mask) + key * static_cast<int>(space.key_step);
-    if (space.itemsize == 1) return mask[at] ? scaled : -gt_infinity<float>();
-    return scaled + gt_up(reinterpret_cast<const T *>(mask)[at]);
+  // Of eight keys what is added to the scores, in pairs: pair i is the word i, or word i of both.
+  static constexpr int words = sizeof(T) / 2;
+  struct eight {
+    unsigned words[sizeof(T) / 2][4];
+  };
+
+  template <int N>
+  static __device__ void scaled(float (&scores)[N][4], float scale) {
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) scores[n][e] *= scale;
+  }
+
+  // The first or the second one of a pair, of which this is the word.
+  static __device__ float value(unsigned word, int second) {
+    T value;
+    if constexpr (words == 2) {
+      memcpy(static_cast<void *>(&value), &word, sizeof value);
+    } else {
+      const unsigned short bits = static_cast<unsigned short>(word >> 16 * second);
+      memcpy(static_cast<void *>(&value), &bits, sizeof value);
+    }
+    return gt_up(value);
+  }
+
+  // Of a quad of lanes, pair i of lane t becomes pair t of lane i.
+  static __device__ eight turned(eight x) {
+#pragma unroll
+    for (int w = 0; w < words; ++w) gt_turn_quad(x.words[w]);
+    return x;
+  }
+
+  __device__ bool outside(int query, int key) const {
+    return query >= static_cast<int>(space.rows.length) || key >= static_cast<int>(space.keys);
+  }
+
+  // Whether all of eight keys are read at once.
+  __device__ bool at_once(int key) const {
+    return space.wide && key + 8 <= static_cast<int>(space.keys);
+  }
+
+  __device__ int place(int query, int key) const {
+    return query * static_cast<int>(space.rows.mask) + key * static_cast<int>(space.key_step);
+  }
+
+  // What is added to a score; 0 outside.
+  __device__ float one(int query, int key) const {
+    return outside(query, key) ? 0.0f : gt_up(reinterpret_cast<const T *>(mask)[place(query, key)]);
+  }
+
+  // What is added to the scores of keys 8 * eighth .. + 7; 0 outside.
+  __device__ eight at(int query, int eighth) const {
+    const int key = eighth * 8;
+    eight found = {};
+    const T *const from = reinterpret_cast<const T *>(mask);
+    if (at_once(key)) {
+      if (outside(query, key)) return found;
+#pragma unroll
+      for (int part = 0; part < words; ++part) {
+        const uint4 bits = reinterpret_cast<const uint4 *>(from + place(query, key))[part];
+        const unsigned flat[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          found.words[i % words][(part * 4 + i) / words] = flat[i];
+      }
+      return found;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (!outside(query, key + i)) {
+        const T value = from[place(query, key + i)];
+        unsigned bits = 0;
+        memcpy(&bits, static_cast<const void *>(&value), sizeof value);
+        found.words[i % words][i / 2] |= words == 2 ? bits : bits << i % 2 * 16;
+      }
+    return found;
+  }
+
+  // Which of keys 8 * eighth .. + 7 take part: a bit each; none outside.
+  __device__ unsigned seen(int query, int eighth) const {
+    const int key = eighth * 8;
+    unsigned bits = 0;
+    if (at_once(key)) {
+      if (outside(query, key)) return 0;
+      const uint2 bytes = *reinterpret_cast<const uint2 *>(mask + place(query, key));
+      return gt_bytes_set(bytes.x) | gt_bytes_set(bytes.y) << 4;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 8; ++i)
+      if (!outside(query, key + i) && mask[place(query, key + i)]) bits |= 1u << i;
+    return bits;
   }
 };

@@ -1,6 +1,5 @@
 // Attention backward of halves on tensor cores: attention_backward.cuh says how. A block has 128
-// rows, a warp for up to 64 features 32 of them (keys with `terms`: 16), for more 16; 32 pass at a
-// time.
+// rows, a warp for up to 64 features 32 of them, for more 16; 32 pass at a time.
 // Needs sm_80. Types: __half, __nv_bfloat16.
 #include "attention_backward.cuh"
 #include "mma.cuh"
@@ -41,53 +40,6 @@ attention_backward_keys_128(const T *q, const T *k, const T *v, const T *g, cons
   gt_backward<T, 128, 1, gt_no_terms>().keys(q, k, v, g, numbers, dk, dv, space, scale, {});
 }
 
-// With a mask, or dropout, or both. scale is that of the scores.
-template <typename T>
-__global__ void __launch_bounds__(128, 2)  // at most 255 registers
-attention_terms_backward_queries_64(
-    const T *q, const T *k, const T *v, const T *out, const T *g, const float *largest,
-    const float *totals, float *numbers, T *dq, gt_attention_gradients space, double scale,
-    const void *mask, gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
-    gt_index threshold, double factor) {
-  gt_backward<T, 64, 2, gt_terms<T>>().queries(
-      q, k, v, out, g, largest, totals, numbers, dq, space, scale,
-      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
-}
-
-template <typename T>
-__global__ void __launch_bounds__(256, 1)  // at most 255 registers
-attention_terms_backward_queries_128(
-    const T *q, const T *k, const T *v, const T *out, const T *g, const float *largest,
-    const float *totals, float *numbers, T *dq, gt_attention_gradients space, double scale,
-    const void *mask, gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
-    gt_index threshold, double factor) {
-  gt_backward<T, 128, 1, gt_terms<T>>().queries(
-      q, k, v, out, g, largest, totals, numbers, dq, space, scale,
-      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
-}
-
-template <typename T>
-__global__ void __launch_bounds__(256, 1)  // at most 255 registers
-attention_terms_backward_keys_64(
-    const T *q, const T *k, const T *v, const T *g, const float *numbers, T *dk, T *dv,
-    gt_attention_gradients space, double scale, const void *mask, gt_attention_terms terms,
-    const gt_index *seed_place, gt_index seed, gt_index threshold, double factor) {
-  gt_backward<T, 64, 1, gt_terms<T>>().keys(
-      q, k, v, g, numbers, dk, dv, space, scale,
-      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
-}
-
-template <typename T>
-__global__ void __launch_bounds__(256, 1)  // at most 255 registers
-attention_terms_backward_keys_128(
-    const T *q, const T *k, const T *v, const T *g, const float *numbers, T *dk, T *dv,
-    gt_attention_gradients space, double scale, const void *mask, gt_attention_terms terms,
-    const gt_index *seed_place, gt_index seed, gt_index threshold, double factor) {
-  gt_backward<T, 128, 1, gt_terms<T>>().keys(
-      q, k, v, g, numbers, dk, dv, space, scale,
-      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
-}
-
-// Launch: blocks along x, of 128 threads for features up to 64, of 256 up to 128 and for keys with
-// a mask or dropout: one for each 128 queries of each matrix; one for each 128 keys of each matrix
-// of keys. Dynamic shared memory for two tiles of 128 rows and four of 32.
+// Launch: blocks along x, of 128 threads for features up to 64, of 256 up to 128: one for each 128
+// queries of each matrix; one for each 128 keys of each matrix of keys. Dynamic shared memory for
+// two tiles of 128 rows and four of 32.

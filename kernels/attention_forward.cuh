@@ -13,8 +13,8 @@
 // float32; weights of halves are rounded to T before they multiply values.
 // Traffic: q and out once, k and v once for each block of queries (from L2, where they fit).
 // With a mask or dropout, the kernels with `terms`: gt_attention_terms says where the mask lies, of
-// which each element is read from global memory by the lane that has its score. Dropout draws its
-// bits again from the places of the weights.
+// which eight keys are read from global memory at once where they lie side by side and aligned.
+// Dropout draws its bits again from the places of the weights.
 // Source: Dao, "FlashAttention-2", 2023.
 #pragma once
 

@@ -59,6 +59,7 @@ import gtensor.nn.functional  # registers its ops
 from gtensor.backend import kernels
 from gtensor.backend.matmul_kernel import matmul_into
 from gtensor.engine.tape.op import Op, registry
+from gtensor.nn.blocks.transformer import KVCache
 from gtensor.ops.attention.attention import attention
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import TOLERANCES, CheckError, close, to_numpy
@@ -298,26 +299,48 @@ def touch_context(options: Options) -> None:
 def touch_attention(options: Options) -> None:
     """Attention and its gradients, whatever `dtypes` are: in halves, float32, and by TF32.
 
-    Two heads of queries share one of keys and values. TF32 has as many bits as float16.
+    Two heads of queries share one of keys and values. Causal, with dropout, and with a mask that
+    has a gradient. TF32 has as many bits as float16.
     """
     rng = np.random.default_rng(SEED)
     for name, tf32 in (("float16", 0), ("bfloat16", 0), ("float32", 0), ("float32", 1)):
         tolerance = TOLERANCES[DTYPES["float16" if tf32 else name]]
-        for size, p in product((64, 72), (0.0, 0.3)):
+        for size, (p, masked) in product((64, 72), ((0.0, False), (0.3, False), (0.0, True))):
             arrays = [rng.standard_normal((2, 2, heads, 168, size)) for heads in (2, 1, 1, 2)]
+            added = rng.standard_normal((2, 168, 168))
             results = []
             for place in (options.device, "cpu"):
-                q, k, v, g = (gt.tensor(a, dtype=DTYPES[name], device=place) for a in arrays)
-                for x in (q, k, v):
+                q, k, v, g, mask = (gt.tensor(a, dtype=DTYPES[name], device=place)
+                                    for a in (*arrays, added))
+                leaves = (q, k, v, mask) if masked else (q, k, v)
+                for x in leaves:
                     x.requires_grad_()
                 with gt.settings.override(tf32=tf32):
-                    y = attention(q, k, v, None, scale=size**-0.5, is_causal=True, dropout_p=p,
-                                  seed=SEED)
+                    y = attention(q, k, v, mask if masked else None, scale=size**-0.5,
+                                  is_causal=not masked, dropout_p=p, seed=SEED)
                     y.backward(g)
-                results.append([to_numpy(a.detach()) for a in (y, q.grad, k.grad, v.grad)])
-            for what, there, here in zip(("value", "q", "k", "v"), *results, strict=True):
+                results.append([to_numpy(a.detach()) for a in (y, *(x.grad for x in leaves))])
+            for what, there, here in zip(("value", "q", "k", "v", "mask"), *results, strict=False):
                 close(f"{what} of {size} features, {name}{' by TF32' * tf32}", there, here,
                       tolerance, (options.device, "cpu"))
+
+
+def touch_cached_attention(options: Options) -> None:
+    """A new position, and what is in a cache."""
+    rng = np.random.default_rng(SEED)
+    for name in kernels.dtypes("attention_cached.cu"):
+        for size in (40, 128, 200):
+            arrays = [rng.standard_normal(shape) for shape in (
+                (2, 1, 8, size), (2, 2, 300, size), (2, 2, 300, size))]
+            results = []
+            for place in (options.device, "cpu"):
+                given = [gt.tensor(a, dtype=DTYPES[name], device=place) for a in arrays]
+                cache = KVCache(2, 2, 300, size, place, DTYPES[name])
+                cache.keys[...], cache.values[...] = given[1:]
+                cache.length = 250
+                results.append(to_numpy(cache.attend(given[0], None)))
+            close(f"{size} features, {name}", *results, TOLERANCES[DTYPES[name]],
+                  (options.device, "cpu"))
 
 
 def touch_products(options: Options) -> None:
@@ -500,7 +523,8 @@ CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping, "averages"
           "scaler": touch_scaler, "running statistics": touch_running_statistics,
           "abn": touch_abn, "context": touch_context}
 CUDA_CHECKS = {"arena": touch_arena, "streams": touch_streams, "products": touch_products,
-               "fused attention": touch_attention, "inverse": touch_inverse,
+               "fused attention": touch_attention, "cached attention": touch_cached_attention,
+               "inverse": touch_inverse,
                "own products": touch_own_products, "captured step": touch_captured_step}
 NEED_THE_ARENA = {"arena", "captured step"}
 

@@ -82,6 +82,7 @@ def all_cases() -> list[Case]:
     # The case modules import the helpers above.
     import cases_attention
     import cases_bn_act
+    import cases_cached
     import cases_context
     import cases_convolution
     import cases_elementwise
@@ -92,7 +93,7 @@ def all_cases() -> list[Case]:
     import cases_scan
 
     return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_context.CASES,
-            *cases_attention.CASES,
+            *cases_attention.CASES, *cases_cached.CASES,
             *cases_convolution.CASES, *cases_bn_act.CASES, *cases_matmul.CASES,
             *cases_recurrent.CASES, *cases_scan.CASES, *cases_multi_tensor.CASES]
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cases_attention import attention, gradients
+from cases_cached import attend
 from kernel_cases import DTYPES, Case
 from kernel_host import HostMachine, KernelFault, Toolchain, machine_text, write_back
 from kernel_races import Recorder
@@ -21,16 +22,29 @@ from gtensor.backend import kernels
 FORWARD, BACKWARD = "attention.cu", "attention_backward.cu"
 FLOAT, FLOAT_BACKWARD = "attention_float.cu", "attention_float_backward.cu"
 TF32, TF32_BACKWARD = "attention_tf32.cu", "attention_tf32_backward.cu"
+TERMS, TERMS_BACKWARD = "attention_terms.cu", "attention_terms_backward.cu"
+MASK, CACHED = "attention_mask_gradient.cu", "attention_cached.cu"
 KINDS = {FORWARD: "halves", BACKWARD: "halves", FLOAT: "float32", FLOAT_BACKWARD: "float32",
          TF32: "tf32", TF32_BACKWARD: "tf32"}
-TYPES = {file: "float16" if kind == "halves" else "float32" for file, kind in KINDS.items()}
-KERNELS = {file: [f"attention_{terms}{which}_64<{kernels.C_TYPES[dtype]}>"
-                  for terms in ("", "terms_")
-                  for which in (("backward_queries", "backward_keys") if "backward" in file
-                                else ("forward",))]
-           for file, dtype in TYPES.items()}
+TYPES = {file: "float32" if KINDS.get(file, "halves") != "halves" else "float16"
+         for file in (*KINDS, TERMS, TERMS_BACKWARD, MASK, CACHED)}
+FUNCTIONS = {
+    FORWARD: ["forward_64"],
+    BACKWARD: ["backward_queries_64", "backward_keys_64"],
+    TERMS: ["terms_forward_64"],
+    TERMS_BACKWARD: ["terms_backward_queries_64", "terms_backward_keys_64"],
+    MASK: ["mask_gradient_64"],
+    CACHED: ["cached_64", "cached_combine"],
+}
+for _file in (FLOAT, TF32):
+    FUNCTIONS[_file] = FUNCTIONS[FORWARD] + FUNCTIONS[TERMS]
+for _file in (FLOAT_BACKWARD, TF32_BACKWARD):
+    FUNCTIONS[_file] = FUNCTIONS[BACKWARD] + FUNCTIONS[TERMS_BACKWARD]
+KERNELS = {file: [f"attention_{name}<{kernels.C_TYPES[TYPES[file]]}>" for name in names]
+           for file, names in FUNCTIONS.items()}
 TEXTS = {file: kernels.source(file) for file in KERNELS}
 RACE, OVERFLOW, NAN = "ThreadSanitizer: data race", "heap-buffer-overflow", "nan"
+MISALIGNED = "misaligned address"
 UNWAITED = "a thread ends before it has waited for its copies"
 
 
@@ -40,30 +54,74 @@ def _forward_cases(kind: str) -> list[Case]:
         run("causal", (), 140, 150, 24, 40, causal=True),
         run("tails", (1,), 20, 150, 40, 24, layout="side by side"),
         run("heads", (2, 2), 5, 9, 24, 40, key_lead=(2, 1)),
+    ]
+
+
+def _terms_cases(kind: str) -> list[Case]:
+    run = partial(attention, kind=kind)
+    return [
         run("mask", (2, 2), 20, 9, 8, mask=(2, 1, 20, 9)),
         run("sum", (2,), 20, 9, 8, mask=(2, 20, 9), boolean=False),
         run("dropout", (2,), 20, 72, 8, p=0.4),
+        run("wide-mask", (2,), 20, 72, 8, mask=(2, 20, 72)),
+        run("wide-sum", (2,), 20, 72, 8, mask=(2, 20, 72), boolean=False),
+        run("for-all-queries", (), 20, 75, 8, mask=(1, 75), boolean=False),
     ]
 
 
 def _backward_cases(kind: str) -> list[Case]:
     run = partial(gradients, kind=kind)
+    large = {"halves": 30.0, "float32": 3.0}
     return [
         run("causal", (), 140, 300, 24, 40, causal=True),
         run("tails", (1,), 70, 75, 40, 24, layout="side by side"),
         run("heads", (2, 2), 5, 9, 24, 40, key_lead=(2, 1)),
-        run("large-scores", (), 40, 1, 8, scale=30.0 if kind == "halves" else 3.0),
-        run("mask", (2, 2), 20, 9, 8, mask=(2, 1, 20, 9)),
-        run("sum", (2,), 20, 9, 8, mask=(2, 20, 9), boolean=False),
-        run("dropout", (2,), 20, 72, 8, p=0.4),
+        *[run("large-scores", (), 40, 1, 8, scale=large[kind]) for _ in range(kind in large)],
     ]
 
 
-CASES = {file: (_backward_cases if "backward" in file else _forward_cases)(kind)
-         for file, kind in KINDS.items()}
-RACED = {file: [gradients("raced", (), 20, 150, 8, causal=True, kind=kind)
-                if "backward" in file else attention("raced", (), 20, 150, 8, kind=kind)]
-         for file, kind in KINDS.items()}
+def _terms_backward_cases(kind: str) -> list[Case]:
+    run = partial(gradients, kind=kind)
+    return [
+        run("mask", (2, 2), 20, 9, 8, mask=(2, 1, 20, 9)),
+        run("sum", (2,), 20, 9, 8, mask=(2, 20, 9), boolean=False),
+        run("dropout", (2,), 20, 72, 8, p=0.4),
+        run("wide-mask", (2,), 40, 72, 8, mask=(2, 40, 72)),
+        run("wide-sum", (2,), 40, 72, 8, mask=(2, 40, 72), boolean=False),
+    ]
+
+
+CASES = {
+    FORWARD: _forward_cases("halves"),
+    BACKWARD: _backward_cases("halves"),
+    TERMS: _terms_cases("halves"),
+    TERMS_BACKWARD: _terms_backward_cases("halves"),
+    MASK: [
+        gradients("sum", (2, 2), 20, 75, 8, 16, mask=(2, 1, 20, 75), boolean=False, wanted="m"),
+        gradients("sum-of-keys", (2,), 70, 20, 8, mask=(1, 20), boolean=False, wanted="m"),
+        gradients("sum-of-queries", (2, 2), 20, 70, 8, mask=(2, 1, 20, 1), boolean=False,
+                  wanted="m", key_lead=(1, 2)),
+        gradients("dropout", (2,), 20, 72, 8, mask=(2, 20, 72), boolean=False, p=0.4, wanted="m"),
+        gradients("causal", (), 20, 70, 8, mask=(20, 70), boolean=False, causal=True, wanted="m"),
+    ],
+    CACHED: [
+        attend("wide", 2, 2, 3, 1, 150, 40),
+        attend("odd", 1, 2, 2, 3, 140, 13, capacity=143),
+        attend("many-heads", 90, 3, 1, 1, 140, 8),
+    ],
+    **{file: _forward_cases(KINDS[file]) + _terms_cases(KINDS[file]) for file in (FLOAT, TF32)},
+    **{file: _backward_cases(KINDS[file]) + _terms_backward_cases(KINDS[file])
+       for file in (FLOAT_BACKWARD, TF32_BACKWARD)},
+}
+RACED = {
+    **{file: [gradients("raced", (), 20, 150, 8, causal=True, kind=kind)
+              if "backward" in file else attention("raced", (), 20, 150, 8, kind=kind)]
+       for file, kind in KINDS.items()},
+    TERMS: [attention("raced", (), 20, 152, 8, mask=(20, 152), boolean=False, p=0.4)],
+    TERMS_BACKWARD: [gradients("raced", (), 20, 152, 8, mask=(20, 152), p=0.4)],
+    MASK: [gradients("raced", (), 70, 20, 8, mask=(1, 20), boolean=False, wanted="m")],
+    CACHED: [attend("raced", 1, 1, 1, 1, 70, 16)],
+}
 
 
 @dataclass(frozen=True)
@@ -149,34 +207,61 @@ FAULTS = {
     "all matrices of the first head": Fault("rest /= length;", "rest = 0;"),
     "values where the keys of a head lie": Fault("v += at * lead.v", "v += at * lead.k"),
     "logarithms of another base": Fault("0.693147180559945309f", "1.0f"),
-    "a row of the mask too far": Fault("query * static_cast<int>(space.rows.mask)",
-                                       "(query + 1) * static_cast<int>(space.rows.mask)", OVERFLOW),
-    "a key of the mask too far": Fault("key * static_cast<int>(space.key_step)",
-                                       "(key + 1) * static_cast<int>(space.key_step)", OVERFLOW),
-    "the mask of the first matrix": Fault("mask += at * space.lead[axis].mask", "mask += 0"),
-    "a mask along another axis": Fault("at * space.lead[axis].mask", "at * space.lead[0].mask"),
-    "rows of the mask behind the last one": Fault(
-        "query >= static_cast<int>(space.rows.length)", "query < 0", OVERFLOW),
-    "keys of the mask behind the last one": Fault(
-        "key >= static_cast<int>(space.keys)", "key < 0", OVERFLOW),
-    "a mask whose False takes part": Fault("mask[at] ? scaled", "!mask[at] ? scaled"),
-    "a mask that is scaled": Fault("return scaled + gt_up(", "return scaled + scale * gt_up("),
-    "dropout of the first matrix": Fault("number * space.rows.length + query", "query"),
-    "dropout of the row before": Fault("number * space.rows.length + query",
-                                       "number * space.rows.length + query - 1"),
-    "dropout of the eight keys before": Fault("(space.keys / 8) + eighth",
-                                              "(space.keys / 8) + eighth - 1"),
-    "dropout of another seed": Fault("dropout.seed,", "dropout.seed + 1,"),
-    "dropout's words in another order": Fault("words[i / 2] >> i % 2 * 32",
-                                              "words[i % 4] >> i / 4 * 32"),
-    "dropout drawn for another lane": Fault("drawn, n % 4, 4)", "drawn, (n + 1) % 4, 4)"),
-    "dropout of the rows eight further on": Fault("+ m) * 2 + e / 2) * 8", "+ m) * 2) * 8"),
-    "weights that are kept do not grow": Fault("? dropout.factor", "? 1.0f"),
-    "dropped weights missing in the sums": Fault("(words[i / 2] >>", "0 * (words[i / 2] >>"),
-    "a largest score without its mask": Fault(
-        "none ? 0.0f : Terms::exponent(top[m][half], scale);", "0.0f;"),
 }
 
+
+def _terms(*fault: Any) -> Fault:
+    return Fault(*fault, file=TERMS)
+
+
+TERMS_FAULTS = {
+    "no barrier before queries and keys are read": _terms(_barrier(FIRST), "//", RACE, THREADS),
+    "no barrier before the next keys are read": _terms(_barrier(NEXT), "//", RACE, THREADS),
+    "a row of the mask too far": _terms(
+        "query * static_cast<int>(space.rows.mask)",
+        "(query + 1) * static_cast<int>(space.rows.mask)", OVERFLOW),
+    "a key of the mask too far": _terms(
+        "key * static_cast<int>(space.key_step)", "(key + 1) * static_cast<int>(space.key_step)",
+        OVERFLOW),
+    "the mask of the first matrix": _terms("mask += at * space.lead[axis].mask", "mask += 0"),
+    "a mask along another axis": _terms("at * space.lead[axis].mask", "at * space.lead[0].mask"),
+    "rows of the mask behind the last one": _terms(
+        "query >= static_cast<int>(space.rows.length)", "query < 0", OVERFLOW),
+    "keys of the mask behind the last one": _terms(
+        "key >= static_cast<int>(space.keys)", "key < 0", OVERFLOW),
+    "eight keys at once behind the last one": _terms(
+        "key + 8 <= static_cast<int>(space.keys)", "key < static_cast<int>(space.keys)", OVERFLOW),
+    "eight keys at once that are not aligned": _terms("space.wide && key", "key", MISALIGNED),
+    "a mask whose False takes part": _terms(
+        "&& mask[place(query, key + i)]", "&& !mask[place(query, key + i)]"),
+    "a mask whose bytes are 1 alone": _terms("0x7f7f7f7fu) | word)", "0x7f7f7f7fu))"),
+    "bytes in another order": _terms("0x10204080u", "0x80402010u"),
+    "the second four keys of eight at once are the first": _terms(
+        "gt_bytes_set(bytes.y)", "gt_bytes_set(bytes.x)"),
+    "a mask of the rows eight before": _terms("seen(row + 8, eighth)", "seen(row, eighth)"),
+    "a mask of another lane's keys": _terms("own, i, 4) >> quarter * 2", "own, i, 4)"),
+    "a mask of another eighth": _terms("own, i, 4)", "own, i ^ 1, 4)"),
+    "a sum that is scaled": _terms("+= value(added", "+= scale * value(added"),
+    "a sum of the rows eight before": _terms("at(row + half * 8,", "at(row,"),
+    "a sum of the keys 32 before": _terms("at(row + half * 8, origin / 8 + first",
+                                          "at(row + half * 8, origin / 8"),
+    "pairs of a sum that are turned otherwise": _terms("upper ? low : high", "upper ? high : low"),
+    "a sum of halves in another order": _terms("bits << i % 2 * 16;", "bits << (i + 1) % 2 * 16;"),
+    "dropout of the first matrix": _terms("number * space.rows.length + query", "query"),
+    "dropout of the row before": _terms("number * space.rows.length + query",
+                                        "number * space.rows.length + query - 1"),
+    "dropout of the eight keys before": _terms("(space.keys / 8) + eighth",
+                                               "(space.keys / 8) + eighth - 1"),
+    "dropout of another seed": _terms("dropout.seed,", "dropout.seed + 1,"),
+    "dropout's words in another order": _terms("words[i / 2] >> i % 2 * 32",
+                                               "words[i % 4] >> i / 4 * 32"),
+    "dropout drawn for another lane": _terms("drawn, n % 4, 4)", "drawn, (n + 1) % 4, 4)"),
+    "dropout of the rows eight further on": _terms("+ m) * 2 + e / 2) * 8", "+ m) * 2) * 8"),
+    "weights that are kept do not grow": _terms("? dropout.factor", "? 1.0f"),
+    "dropped weights missing in the sums": _terms("(words[i / 2] >>", "0 * (words[i / 2] >>"),
+    "a largest score without its mask": _terms(
+        "none ? 0.0f : Terms::exponent(top[m][half], scale);", "0.0f;"),
+}
 
 
 def _backward(*fault: Any) -> Fault:
@@ -263,32 +348,123 @@ BACKWARD_FAULTS = {
     "numbers of the first matrix that shares keys": _backward(
         "(matrix + repeat) * (padded /", "(matrix) * (padded /"),
     "all matrices of the first head": _backward("matrix /= length;", "matrix = 0;"),
-    "dropout drawn for other queries": _backward("terms.kept(origin + lane", "terms.kept(origin"),
-    "dropout drawn for other keys": _backward("begin / 8 + i)", "begin / 8)"),
-    "dropout of another lane's keys": _backward(">> lane / 4;", ";"),
-    "dropout of another lane's queries": _backward(
-        "drawn, n * 8 + lane % 4 * 2 + e)", "drawn, n * 8 + lane % 4 * 2)"),
-    "dropped weights in the gradient of values": _backward(
-        "weights[m][n][e] *= terms.factor", "weights[m][n][e] += 0 * terms.factor"),
-    "changes through dropped weights": _backward(
-        "changes[m][n][e] *=\n", "changes[m][n][e] += 0 *\n"),
-    "changes of keys through dropped weights": _backward(
-        "changes[m][n][e] *= terms.factor(kept[e % 2]",
-        "changes[m][n][e] += 0 * terms.factor(kept[e % 2]"),
-    "dropout of queries drawn for another lane": _backward("drawn, n, 4)", "drawn, n ^ 1, 4)"),
-    "dropout of queries eight further on": _backward(
-        "terms.kept(begin + lane / 4 + i * 8", "terms.kept(begin + lane / 4"),
-    "the mask of the key eight before": _backward(
-        "key + e / 2 * 8)", "key)"),
-    "the mask of the first matrix of keys": _backward("terms.enter(matrix + repeat)",
-                                                      "terms.enter(0)"),
-    "the mask of the first matrix of queries": _backward("terms.enter(matrix);",
-                                                         "terms.enter(0);"),
-    "a gradient of another base": _backward(
-        "Terms::keeps_largest ? scale :", "false ? scale :"),
-    "a largest score that is not used": _backward("score - largest", "score"),
     "gradients of values where those of keys lie": _backward("dv += at * lead.dv",
                                                              "dv += at * lead.dk"),
+}
+
+
+def _terms_backward(*fault: Any) -> Fault:
+    return Fault(*fault, file=TERMS_BACKWARD)
+
+
+TERMS_BACKWARD_FAULTS = {
+    "no barrier before keys and values are read": _terms_backward(
+        _barrier(KEYS_THERE), "//", RACE, THREADS),
+    "no barrier before the next queries are read": _terms_backward(
+        _barrier(NEXT_QUERIES), "//", RACE, THREADS),
+    "dropout drawn for other queries": _terms_backward(
+        "terms.kept(origin + lane", "terms.kept(origin"),
+    "dropout drawn for other keys": _terms_backward("begin / 8 + i)", "begin / 8)"),
+    "dropout of another lane's keys": _terms_backward(">> lane / 4;", ";"),
+    "dropout of another lane's queries": _terms_backward(
+        "drawn, n * 8 + lane % 4 * 2 + e)", "drawn, n * 8 + lane % 4 * 2)"),
+    "dropped weights in the gradient of values": _terms_backward(
+        "weights[m][n][e] *= terms.factor", "weights[m][n][e] += 0 * terms.factor"),
+    "changes through dropped weights": _terms_backward(
+        "changes[m][n][e] *=\n", "changes[m][n][e] += 0 *\n"),
+    "changes of keys through dropped weights": _terms_backward(
+        "changes[m][n][e] *= terms.factor(kept[e % 2]",
+        "changes[m][n][e] += 0 * terms.factor(kept[e % 2]"),
+    "dropout of queries drawn for another lane": _terms_backward(
+        "drawn, n, 4)", "drawn, n ^ 1, 4)"),
+    "dropout of queries eight further on": _terms_backward(
+        "terms.kept(begin + lane / 4 + i * 8", "terms.kept(begin + lane / 4"),
+    "the mask of the first matrix of keys": _terms_backward(
+        "terms.enter(matrix + repeat)", "terms.enter(0)"),
+    "the mask of the first matrix of queries": _terms_backward(
+        "terms.enter(matrix);", "terms.enter(0);"),
+    "a gradient of another base": _terms_backward(
+        "Terms::keeps_largest ? scale :", "false ? scale :"),
+    "a largest score that is not used": _terms_backward("score - largest", "score"),
+    "the mask of the first rows of a warp": _terms_backward(
+        "begin + lane / 4 + m * 16, origin)", "begin + lane / 4, origin)"),
+    "a mask of keys eight before": _terms_backward("eighth + 1) << 8", "eighth) << 8"),
+    "a mask of another lane's key": _terms_backward(
+        "own, i * 8 + quarter * 2 + e) >> group;", "own, i * 8 + quarter * 2 + e);"),
+    "a mask of the query before": _terms_backward(
+        "own, i * 8 + quarter * 2 + e)", "own, i * 8 + quarter * 2)"),
+    "a sum of keys eight before": _terms_backward("group, eighth + half)", "group, eighth)"),
+    "a sum of the query before": _terms_backward(
+        "(quarter * 2 + e) * 4 + group / 2", "quarter * 2 * 4 + group / 2"),
+    "a sum of the key before": _terms_backward("value(word, group % 2)", "value(word, 0)"),
+    "a sum of queries that were not turned": _terms_backward(
+        "at(query + quarter * 8 + group,", "at(query + quarter + group,"),
+}
+
+
+def _mask(*fault: Any) -> Fault:
+    return Fault(*fault, file=MASK)
+
+
+MASK_FAULTS = {
+    "no wait for the tiles": _mask(*_wait_before("the tiles are there", "", MASK), UNWAITED),
+    "no barrier before the tiles are read": _mask(
+        _barrier("the tiles are there"), "//", RACE, THREADS),
+    "no barrier before the next tiles come": _mask(
+        _barrier("the tiles before these"), "//", RACE, THREADS),
+    "no barrier before the warps' sums are read": _mask(
+        _barrier("the sums of all warps"), "//", RACE, THREADS),
+    "the first of matrices that share a mask alone": _mask("repeat < repeats", "repeat < 1"),
+    "the first tile of queries alone": _mask("one_query ? query_tiles : 1", "1"),
+    "the first tile of keys alone": _mask("one_key ? key_tiles : 1", "1"),
+    "keys behind the last one": _mask("n * 8 + e < seen", "n * 8 + e < seen + 64"),
+    "a causal edge one too late": _mask("row + half * 8 + 1)", "row + half * 8 + 2)"),
+    "numbers of the first matrix": _mask("from_numbers += at * lead.numbers", "from_numbers += 0"),
+    "numbers of the row eight before": _mask("[row + half * 8];", "[row];"),
+    "values that differ less": _mask("- known.delta)", "- 0)"),
+    "changes through dropped weights": _mask(
+        "changes[0][n][e] *= terms.factor", "changes[0][n][e] += 0 * terms.factor"),
+    "the gradient of the first matrix": _mask("place += at * lead.dmask", "place += 0"),
+    "rows behind the last one are written": _mask("row < query_count && key", "key", OVERFLOW),
+    "keys behind the last one are written": _mask("&& key < keys)", "&& key < 80)", OVERFLOW),
+    "sums of keys behind the last one are written": _mask(
+        "key >= min(keys, tile)", "key >= tile", OVERFLOW),
+    "a sum of one lane's keys": _mask("sum += __shfl_xor_sync(0xffffffffu, sum, 2);", ""),
+    "a sum of half of the queries": _mask("other = 4; other < 32", "other = 4; other < 16"),
+    "a sum of the first warp": _mask("sum += of_warps[i][key]", "sum += of_warps[0][key]"),
+    "a fragment's row is another one": _mask("threadIdx.x / 32 * 16 * M * D", "0"),
+}
+
+
+def _cached(*fault: Any) -> Fault:
+    return Fault(*fault, file=CACHED)
+
+
+CACHED_FAULTS = {
+    "no barrier before the teams meet": _cached(
+        _barrier("what the teams have found"), "//", RACE, THREADS),
+    "keys behind the last one": _cached(
+        "base + u * teams < seen[r] ? score", "base + u * teams < seen[r] + 99 ? score"),
+    "a query sees one key too many": _cached("(space.group) + 1);", "(space.group) + 2);"),
+    "keys of the first split": _cached("begin = blockIdx.y *", "begin = 0 *"),
+    "keys of the first head": _cached("keys += head *", "keys += 0 *"),
+    "queries of the first head": _cached("head % kv_heads * space.group", "0"),
+    "queries of the first position": _cached("+ row / group;", ";"),
+    "queries of the first four rows": _cached("blockIdx.z * rows;", "0;"),
+    "a score of half a team": _cached("other < lanes;", "other < lanes / 2;"),
+    "a score of another scale": _cached("query[r][i] *= scale", "query[r][i] *= 2 * scale"),
+    "sums that do not shrink": _cached("sums[r][i] *= shrunk;", ";"),
+    "a total that does not shrink": _cached("total[r] *= shrunk;", ""),
+    "what the first team has added up": _cached("t < teams; ++t) sum", "t < 1; ++t) sum"),
+    "what the first team has mixed": _cached("t < teams; ++t)\n          found",
+                                             "t < 1; ++t)\n          found"),
+    "splits that are not weighed": _cached(
+        "parts[s * each + f] * exp2f(parts[s * each + features] - origin)", "parts[s * each + f]"),
+    "sums of splits that are not weighed": _cached(
+        "features + 1] * exp2f(parts[s * each + features] - origin)", "features + 1]"),
+    "features behind the last one": _cached(
+        "if (feature(i + w) < features) pack", "pack", OVERFLOW),
+    "16 bytes that are not aligned": _cached("there && wide &&", "there &&", MISALIGNED),
 }
 
 
@@ -330,6 +506,9 @@ FLOAT_FAULTS = {
     "rows behind the last one are written": _float("at < count", "at < count + 64", OVERFLOW),
     "logarithms behind the last one": _float("&& at_row < query_count", "", OVERFLOW),
     "dropout of the warp's first rows": _float("(n / 4 * M + m) * 2", "(n / 4 * M) * 2"),
+    "a sum of the key before": _float("added.words[e % words][i]", "added.words[0][i]"),
+    "the second four keys of eight at once are the first": _float(
+        "(part * 4 + i) / words", "i / words"),
     "backward: no wait for the next queries": _float_backward(
         *_wait_before(NEXT_QUERIES, "", FLOAT_BACKWARD), "more copies on the way"),
     "backward: no barrier before keys and values are read": _float_backward(
@@ -346,6 +525,9 @@ FLOAT_FAULTS = {
         "at < count", "at < count + 64", OVERFLOW),
     "backward: outputs behind the last one are read": _float_backward(
         "row < query_count && piece * width", "piece * width", OVERFLOW),
+    "backward: a sum of the key eight before": _float_backward("key + e / 2 * 8);", "key);"),
+    "backward: a sum of the query before": _float_backward(
+        "quarter * 2 + e % 2, key", "quarter * 2, key"),
     "backward: a delta of half a row": _float_backward(
         "other < pieces; other", "other < 8; other"),
 }
@@ -385,10 +567,12 @@ def _run(fault: Fault, machine: HostMachine) -> None:
         case.check(OneMachine(machine), DTYPES[TYPES[fault.file]], np.random.default_rng(5))
 
 
-ALL = {**{f"forward: {name}": fault for name, fault in FAULTS.items()},
-       **{f"backward: {name}": fault for name, fault in BACKWARD_FAULTS.items()},
-       **{f"float32: {name}": fault for name, fault in FLOAT_FAULTS.items()},
-       **{f"TF32: {name}": fault for name, fault in TF32_FAULTS.items()}}
+ALL = {f"{which}: {name}": fault
+       for which, faults in (("forward", FAULTS), ("backward", BACKWARD_FAULTS),
+                             ("terms", TERMS_FAULTS), ("terms backward", TERMS_BACKWARD_FAULTS),
+                             ("mask", MASK_FAULTS), ("cached", CACHED_FAULTS),
+                             ("float32", FLOAT_FAULTS), ("TF32", TF32_FAULTS))
+       for name, fault in faults.items()}
 UNBROKEN = {f"{file}, {name}": Fault("", "", build=build, file=file)
             for file in KERNELS for name, build in (("fibers", FIBERS), ("threads", THREADS))}
 

@@ -4,8 +4,8 @@ Forward keeps a running maximum and a running sum per query (online softmax) and
 its output and two numbers per query: the largest score, and the sum of the exponentials relative to
 it. (Of halves, where forward is one launch, fused.py, without a mask or dropout they are the
 logarithm of the sum of exponentials, and 1.) Backward recomputes every block of weights from those,
-there in two launches. Source: Dao et al., "FlashAttention", 2022; Milakov and Gimelshein, "Online
-normalizer calculation for softmax", 2018.
+there in two launches, and the gradient of a mask in a third. Source: Dao et al., "FlashAttention",
+2022; Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from gtensor.ops.attention import fused
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.define.path_builders import tiles
 from gtensor.settings import settings
+from gtensor.system.bus import bus
+from gtensor.system.ranges import range as named_range
 
 if TYPE_CHECKING:
     from gtensor.backend import Device, Scratch
@@ -201,8 +204,25 @@ def attention_path(
                             dropout_p=dropout_p, seed=seed, shared=shared)
         if kept is not None:
             return out, *kept
-    blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
-                     dropout_p=dropout_p, seed=seed, shared=shared)
+    with _said(device, (q, k, v, out), mask, scale, dropout_p):
+        return out, *_attend_in_blocks(
+            _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p,
+                    seed=seed, shared=shared), out)
+
+
+def _said(
+    device: Device, arrays: Sequence[Array], mask: Array | None, scale: float, dropout_p: float
+) -> AbstractContextManager[object]:
+    """A range that tells profiles why a GPU computes blocks of weights."""
+    if device.type == "cpu" or not bus.ranges:
+        return nullcontext()
+    why = fused.unserved(device, arrays, mask, scale, dropout_p)
+    return named_range(f"attention in blocks: {why}")
+
+
+def _attend_in_blocks(blocks: _Blocks, out: Array) -> tuple[Array, Array]:
+    """Write the output; of each query the largest score, and the sum of exponentials."""
+    shape = out.shape
     largest, total = blocks.device.empty((2, *shape[:-1], 1), blocks.work, "attention")
     with np.errstate(invalid="ignore", over="ignore"):  # infinite scores: NaN, as in PyTorch
         for batch, first in blocks.batches():
@@ -210,7 +230,7 @@ def attention_path(
                 parts = _attend(blocks, batch, first, rows, out[batch][..., rows, :])
                 for whole, part in zip((largest, total), parts, strict=True):
                     whole[batch][..., rows, :] = part
-    return out, largest, total
+    return largest, total
 
 
 def _attend(
@@ -283,21 +303,22 @@ def write_gradients(
     dropout_p: float, seed: int, shared: int = 0
 ) -> None:
     """The same into arrays that are there, None where no gradient is wanted."""
-    if made[3] is None and fused.serves(device, q.dtype, scale) and fused.gradients(
-            device, g, q, k, v, mask, attended, largest, total, made[:3], scale=scale,
+    if fused.serves(device, q.dtype, scale) and fused.gradients(
+            device, g, q, k, v, mask, attended, largest, total, made, scale=scale,
             is_causal=is_causal, dropout_p=dropout_p, seed=seed, shared=shared):
         return
-    blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
-                     dropout_p=dropout_p, seed=seed, shared=shared)
-    sums = [None if x is None else _sum_of(blocks, x, i < 3) for i, x in enumerate(made)]
-    with np.errstate(invalid="ignore", over="ignore"):
-        for batch, first in blocks.batches():
-            for rows in blocks.row_blocks():
-                _attend_backward(
-                    blocks, batch, first, rows, (g, attended, largest, total), sums)
-    for place, added in zip(made, sums, strict=True):
-        if place is not None and added is not place:
-            place[...] = added
+    with _said(device, (q, k, v, attended), mask, scale, dropout_p):
+        blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
+                         dropout_p=dropout_p, seed=seed, shared=shared)
+        sums = [None if x is None else _sum_of(blocks, x, i < 3) for i, x in enumerate(made)]
+        with np.errstate(invalid="ignore", over="ignore"):
+            for batch, first in blocks.batches():
+                for rows in blocks.row_blocks():
+                    _attend_backward(
+                        blocks, batch, first, rows, (g, attended, largest, total), sums)
+        for place, added in zip(made, sums, strict=True):
+            if place is not None and added is not place:
+                place[...] = added
 
 
 def _sum_of(blocks: _Blocks, place: Array, of_products: bool) -> Array:

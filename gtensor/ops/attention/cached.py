@@ -1,10 +1,20 @@
-"""Attention with a cache of keys and values: what a new position does at inference, as one op."""
+"""Attention with a cache of keys and values: what a new position does at inference, as one op.
+
+On a GPU few queries of float32 and halves are two launches (kernels/attention_cached.cu): keys are
+split over blocks, so that many work on one head; then each query's splits are combined. Head sizes
+to 256 and caches that are contiguous; others, and more queries, take the paths of attention.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from math import e, log2
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from gtensor.backend import Device
+from gtensor.backend.kernels import MULTIPROCESSORS, raw
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.grouped_writes import Write, write_all
 from gtensor.engine.tape.op import Op
@@ -15,6 +25,78 @@ from gtensor.ops.define.path_builders import placed
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
+
+_THREADS, _ROWS = 128, 4  # of a block; `GT_CACHED_THREADS`, `GT_CACHED_ROWS` of the kernels
+_BLOCKS = 4 * MULTIPROCESSORS  # that are enough
+_LEAST_KEYS, _STEP = 64, 16  # keys of a split: at least, a multiple of
+_MOST_ROWS = 16  # queries that share a head of keys: beyond, tensor cores are worth their tiles
+_DTYPES = ("float16", "bfloat16", "float32")
+_SIZES = (64, 128, 256)  # features, at most
+_PARTS = {size: raw("attention_cached.cu", f"attention_cached_{size}") for size in _SIZES}
+_COMBINE = raw("attention_cached.cu", "attention_cached_combine")
+_SPACE = np.dtype([(name, np.int64) for name in (
+    "kv_heads", "group", "length", "start", "capacity", "features", "splits", "keys", "wide")])
+
+
+class Plan(NamedTuple):
+    """How the kernels are launched."""
+
+    size: int  # features, at most
+    grid: tuple[int, int, int]
+    rows: int  # queries of all heads: blocks of the second launch
+    parts: int  # float32 for what the first one leaves the second one; as many for all positions
+    space: np.void  # gt_cached
+
+
+@lru_cache(1024)
+def plan(
+    packed: tuple[int, ...], cache: tuple[int, ...], start: int, aligned: bool, itemsize: int
+) -> Plan | None:
+    """The launches for contiguous arrays; None if there are none.
+
+    Args:
+        packed: the shape (batch, length, heads + 2 * kv_heads, features).
+        cache: that of keys (batch, kv_heads, capacity, features).
+        aligned: all arrays begin at multiples of 16 bytes.
+    """
+    (batch, kv_heads, capacity, features), length = cache, packed[1]
+    group, keys = packed[2] // kv_heads - 2, start + length
+    rows = length * group
+    size = next((size for size in _SIZES if features <= size), 0)
+    if not (size and features > 0 and 0 < rows <= _MOST_ROWS and batch > 0):
+        return None
+    heads, chunks = batch * kv_heads, -(-rows // _ROWS)
+    at_most = max(1, _BLOCKS // (heads * chunks))
+    each = -(-keys // min(-(-keys // _LEAST_KEYS), at_most))
+    each += -each % _STEP
+    splits = -(-keys // each)
+    space: Any = np.zeros((), _SPACE)
+    wide = aligned and features * itemsize % 16 == 0
+    for name, number in zip(_SPACE.fields or (), (
+            kv_heads, group, length, start, capacity, features, splits, each, wide), strict=True):
+        space[name] = number
+    reserved = min(-(-capacity // _LEAST_KEYS), at_most)  # splits: so that no position needs more
+    return Plan(size, (heads, splits, chunks), heads * rows,
+                heads * rows * reserved * (features + 2), space[()])
+
+
+def _attend_split(
+    device: Device, packed: Array, keys: Array, values: Array, start: int, scale: float
+) -> bool:
+    """Write over the queries what they attend to; False, nothing written, if no kernel serves."""
+    arrays: tuple[Any, ...] = packed, keys, values
+    if device.type == "cpu" or packed.dtype.name not in _DTYPES or not all(
+            x.flags.c_contiguous for x in arrays):
+        return False
+    launch = plan(packed.shape, keys.shape, start, not any(x.data.ptr % 16 for x in arrays),
+                  packed.itemsize)
+    if launch is None:
+        return False
+    parts = device.empty((launch.parts,), np.float32, "attention")
+    _PARTS[launch.size][packed.dtype](
+        launch.grid, (_THREADS,), (*arrays, parts, launch.space, scale * log2(e)))
+    _COMBINE[packed.dtype]((launch.rows,), (_THREADS,), (parts, packed, launch.space))
+    return True
 
 
 def _cached_attention_path(
@@ -30,6 +112,8 @@ def _cached_attention_path(
     by_head = packed.swapaxes(1, 2)  # (batch, heads of queries, keys and values, T, features)
     keys[:, :, start:stop] = by_head[:, heads:heads + kv_heads]
     values[:, :, start:stop] = by_head[:, heads + kv_heads:]
+    if _attend_split(device, packed, keys, values, start, scale):
+        return
     seen = keys[:, :, :stop], values[:, :, :stop]
     if length == 1 and packed.itemsize > 2:
         _attend_one(device, packed[:, 0, :heads], *seen, scale)

@@ -2,12 +2,14 @@
 
 They serve halves and float32 on devices from sm_80 on, with a positive scale, head sizes up to 128
 of which a row has a multiple of 16 bytes, any strides that are such multiples, and features side by
-side; masks that are boolean or of the dtype of the others, of any strides and without a gradient;
-dropout of as many keys as are a multiple of 8. Backward sums over the leading axes along which keys
-and values both repeat. All other calls take the blocks of blocks.py.
+side; masks that are boolean or of the dtype of the others, of any strides; dropout of as many keys
+as are a multiple of 8. Backward sums over the leading axes along which keys and values both repeat.
+Of halves the gradient of a mask is a third launch (kernels/attention_mask_gradient.cu), which
+writes nothing else. All other calls take the blocks of blocks.py.
 
 Halves are multiplied by tensor cores, float32 without them, or with `settings.tf32` by TF32: the
 same blocks of kernels/attention_forward.cuh and kernels/attention_backward.cuh, with other tiles.
+The kernels with a mask or dropout have files of their own for halves.
 """
 
 from __future__ import annotations
@@ -29,9 +31,13 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array
 
 _LEAD_AXES = 4  # `GT_LEAD_AXES` of the kernels' header
+_MASK_TILE, _MASK_THREADS = 64, 128  # of a mask's gradient: queries and keys
+_MOST_MASK_TILES = 2048  # that one block adds up: beyond, blocks.py has more at work
 _DTYPES = ("float16", "bfloat16", "float32")
 _ARCHITECTURE = 80
 _ALIGNED = 16  # bytes
+_AT_ONCE = 8  # elements of a mask
+_TERM_NUMBERS = 3  # float32 of a query, for backward with a mask or dropout, and of float32
 _MOST_ROWS, _MOST_BLOCKS = 1 << 30, 2**31 - 1
 
 
@@ -55,12 +61,17 @@ _TILES = {
     (4, 128): Tiles(64, 32, 128, 64, 16, 128, 128),
 }
 _SIZES = (64, 128)  # of heads, at most
-_FILES = {"halves": "attention", "float32": "attention_float", "tf32": "attention_tf32"}
+_FILES = {("halves", ""): "attention", ("halves", "terms_"): "attention_terms",
+          **{(kind, terms): file for kind, file in (("float32", "attention_float"),
+                                                    ("tf32", "attention_tf32"))
+             for terms in ("", "terms_")}}
 _KERNELS = {
     (kind, which, size, bool(terms)): raw(file + suffix, f"attention_{terms}{which}_{size}")
-    for kind, file in _FILES.items() for size in _SIZES for terms in ("", "terms_")
+    for (kind, terms), file in _FILES.items() for size in _SIZES
     for which, suffix in (("forward", ".cu"), ("backward_queries", "_backward.cu"),
                           ("backward_keys", "_backward.cu"))}
+_MASK_GRADIENT = {size: raw("attention_mask_gradient.cu", f"attention_mask_gradient_{size}")
+                  for size in _SIZES}
 
 
 def _structure(arrays: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype:
@@ -74,11 +85,14 @@ _NUMBERS = ("keys", "features", "value_features", "causal")
 _SPACE = _structure(("q", "k", "v", "out"), ("matrices", *_NUMBERS))
 _GRADIENT_SPACE = _structure(("q", "k", "v", "out", "g", "saved", "dq", "dk", "dv"),
                              ("matrices", "repeats", *_NUMBERS))
+_MASK_SPACE = _structure(
+    ("q", "k", "v", "g", "numbers", "dmask"),
+    ("matrices", "repeats", "one_query", "one_key", "key_step", *_NUMBERS))
 
 # Of leading axes and of queries: the length, steps of the mask, of numbers of matrices.
 _TERM_AXIS = np.dtype([(name, np.int64) for name in ("length", "mask", "number")])
 _TERMS = np.dtype([("lead", _TERM_AXIS, (_LEAD_AXES,)), ("rows", _TERM_AXIS),
-                   *((name, np.int64) for name in ("key_step", "keys", "itemsize"))])
+                   *((name, np.int64) for name in ("key_step", "keys", "itemsize", "wide"))])
 
 At: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # shape, and strides in bytes
 Steps: TypeAlias = tuple[int, ...]  # elements from one index to the next; all axes but the last
@@ -91,6 +105,7 @@ class Terms(NamedTuple):
     itemsize: int  # of the mask: 1 is boolean
     drops: bool
     shared: int  # leading axes along which the dropout repeats
+    aligned: bool = False  # the mask begins where eight elements may be read at once
 
 
 class Plan(NamedTuple):
@@ -171,7 +186,7 @@ def gradient_plan(
         (1,) * (len(lead) + 2 - len(x[0])) + x[0][:-2] for x in (q, k, v))
     if not size or None in steps or whole != lead or shared != shared_values:
         return None
-    order = sorted(range(len(lead)), key=lambda i: shared[i] < lead[i])
+    order = _shared_last(shared, lead)
     tiles = _TILES[itemsize, size]
     matrices, rows = prod(lead), -(-q[0][-2] // tiles.owned)
     blocks = matrices * rows, prod(shared) * -(-k[0][-2] // tiles.owned)
@@ -183,7 +198,48 @@ def gradient_plan(
         size, blocks[:1], blocks[1:], tiles.gradient_threads,
         tiles.gradient_threads if terms is None else tiles.masked_threads,
         (2 * tiles.owned + 4 * tiles.passing) * size * itemsize,
-        matrices * rows * tiles.owned * (2 if terms is None and itemsize == 2 else 3), *space)
+        matrices * rows * tiles.owned * (2 if terms is None and itemsize == 2 else _TERM_NUMBERS),
+        *space)
+
+
+@lru_cache(1024)
+def mask_plan(
+    q: At, k: At, v: At, g: At, dmask: At, is_causal: bool, terms: Terms
+) -> Plan | None:
+    """The launch that makes the gradient of a mask, for what has a `gradient_plan` of halves.
+
+    Args:
+        dmask: the gradient, in the shape of the mask.
+    """
+    lead, axes = g[0][:-2], len(g[0]) - 2
+    masks, shared = ((1,) * (axes + 2 - len(x[0])) + x[0][:-2] for x in (dmask, k))
+    (rows, columns), (length, keys) = dmask[0][-2:], (q[0][-2], k[0][-2])
+    tiles = -(-length // _MASK_TILE), -(-keys // _MASK_TILE)
+    own = tiles[0] if rows == length else 1, tiles[1] if columns == keys else 1
+    repeats = prod(lead) // prod(masks)
+    blocks = prod(masks) * prod(own)
+    itemsize = 2
+    size = _size(q, v, lead, itemsize)
+    steps: list[Any] = [_steps(x, axes, itemsize) for x in (q, k, v, g)]
+    counted = _shared_last(shared, lead)  # numbers lie as the first launch has counted matrices
+    owned = _TILES[itemsize, size].owned
+    each = -(-length // owned) * owned * _TERM_NUMBERS
+    numbers = {i: each * prod(lead[j] for j in counted[at + 1:]) for at, i in enumerate(counted)}
+    laid = [0 if n == 1 else stride // itemsize for n, stride in zip(*dmask, strict=True)]
+    laid = [0] * (axes + 2 - len(laid)) + laid
+    steps += [(*(numbers[i] for i in range(axes)), _TERM_NUMBERS), tuple(laid[:-1])]
+    if blocks > _MOST_BLOCKS or repeats * prod(tiles) // prod(own) > _MOST_MASK_TILES:
+        return None
+    space = _filled(_MASK_SPACE, q, v, lead, steps, _shared_last(masks, lead), is_causal, terms,
+                    repeats=repeats, one_query=rows != length, one_key=columns != keys,
+                    key_step=laid[-1])
+    return None if space is None else Plan(
+        size, (blocks,), _MASK_THREADS, 4 * _MASK_TILE * size * itemsize, *space)
+
+
+def _shared_last(shared: tuple[int, ...], lead: tuple[int, ...]) -> list[int]:
+    """The leading axes in the order in which matrices count; those that repeat are the last."""
+    return sorted(range(len(lead)), key=lambda i: shared[i] < lead[i])
 
 
 def _size(q: At, v: At, lead: tuple[int, ...], itemsize: int) -> int:
@@ -236,7 +292,9 @@ def _filled(
     more: Any = np.zeros((), _TERMS)
     more["lead"] = [(axis.length, *axis.steps[count:]) for axis in reversed(axes)]
     more["rows"] = (length, *rows.steps[count:])
-    more["key_step"], more["keys"], more["itemsize"] = found[0][-1], keys, terms.itemsize
+    *mask_steps, key_step = found[0]
+    more["key_step"], more["keys"], more["itemsize"] = key_step, keys, terms.itemsize
+    more["wide"] = terms.aligned and key_step == 1 and not any(n % _AT_ONCE for n in mask_steps)
     return space[()], more[()]
 
 
@@ -266,6 +324,27 @@ def serves(device: Device, dtype: Any, scale: float) -> bool:
             and 0 < scale < np.inf)
 
 
+def unserved(
+    device: Device, arrays: Sequence[Any], mask: Array | None, scale: float, dropout_p: float
+) -> str:
+    """Why these kernels do not serve a call, for profiles. Arrays: q, k, v, and others laid so."""
+    q, k, v = arrays[:3]
+    lead = np.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v)))
+    if not serves(device, q.dtype, scale):
+        return f"{q.dtype.name} with scale {scale:g} on sm_{device.architecture}"
+    if not _size(_at(q), _at(v), lead, q.itemsize):
+        return (f"{q.shape[-2]} queries, {k.shape[-2]} keys, heads of {q.shape[-1]} and "
+                f"{v.shape[-1]} features")
+    if any(x.dtype != q.dtype or x.data.ptr % _ALIGNED
+           or _steps(_at(x), len(lead), q.itemsize) is None for x in arrays):
+        return "features lie apart, or rows begin at other places than multiples of 16 bytes"
+    if mask is not None and not _of_dtype(mask, q):
+        return f"a mask of {mask.dtype.name} beside {q.dtype.name}"
+    if dropout_p and k.shape[-2] % 8:
+        return f"dropout of {k.shape[-2]} keys, no multiple of 8"
+    return "leading axes, or the gradient of a mask: of float32, or too much of it"
+
+
 def laid_as(device: Device, shape: tuple[int, ...], like: Array, label: str) -> Array:
     """New memory with the axes in the order that those of `like` have in theirs.
 
@@ -282,12 +361,12 @@ def _at(x: Array) -> At:
     return x.shape, x.strides
 
 
-def _terms(mask: Array | None, dropout_p: float, shared: int) -> Terms | None:
+def _terms(mask: Any, dropout_p: float, shared: int) -> Terms | None:
     """None without a mask and dropout."""
-    if mask is None and not dropout_p:
-        return None
-    return Terms(None if mask is None else _at(mask), 0 if mask is None else mask.dtype.itemsize,
-                 dropout_p > 0, shared)
+    if mask is None:
+        return Terms(None, 0, True, shared) if dropout_p else None
+    size = mask.dtype.itemsize
+    return Terms(_at(mask), size, dropout_p > 0, shared, mask.data.ptr % (_AT_ONCE * size) == 0)
 
 
 def _kernel(which: str, size: int, terms: object, dtype: Any) -> Launcher:
@@ -342,7 +421,7 @@ def gradients(
     largest: Array, totals: Array, made: Sequence[Any], *, scale: float, is_causal: bool,
     dropout_p: float, seed: int | Array, shared: int,
 ) -> bool:
-    """Write the gradients of q, k and v; False, and nothing is written, where no kernel serves.
+    """Write the gradients of q, k, v and mask; False, nothing written, where no kernel serves.
 
     Args:
         attended: what forward wrote.
@@ -353,24 +432,39 @@ def gradients(
         # as the gradient of a sum
         g = device.xp.ascontiguousarray(g)
     read: tuple[Any, ...] = (q, k, v, attended, g)
+    *of_inputs, of_mask = made
     if any(x.dtype != q.dtype or x.data.ptr % _ALIGNED for x in read) or (
             largest.strides != totals.strides) or any(
-            x is not None and x.data.ptr % _ALIGNED for x in made):
+            x is not None and x.data.ptr % _ALIGNED for x in of_inputs):
         return False
     terms = _terms(mask, dropout_p, shared)
     launch = gradient_plan(*map(_at, (*read, largest)),
-                           *(None if x is None else _at(x) for x in made), is_causal, terms,
+                           *(None if x is None else _at(x) for x in of_inputs), is_causal, terms,
                            q.itemsize)
     if launch is None or not _of_dtype(mask, q):
         return False
+    mask_launch = None
+    if terms is not None and of_mask is not None:
+        if q.itemsize != 2:
+            return False
+        mask_launch = mask_plan(*map(_at, (q, k, v, g, of_mask)), is_causal, terms)
+        if mask_launch is None:
+            return False
     numbers = device.empty((launch.numbers,), np.float32, "attention_grad")
-    dq, dk, dv = (NULL if x is None else x for x in made)
-    common = launch.space, *_last(launch.terms, q.dtype, scale, mask, dropout_p, seed)
+    dq, dk, dv = (NULL if x is None else x for x in of_inputs)
+    last = _last(launch.terms, q.dtype, scale, mask, dropout_p, seed)
     _kernel("backward_queries", launch.size, terms, q.dtype)(
         launch.query_grid, (launch.query_threads,),
-        (*read, largest, totals, numbers, dq, *common), shared_mem=launch.shared_bytes)
-    if made[1] is not None or made[2] is not None:
+        (*read, largest, totals, numbers, dq, launch.space, *last),
+        shared_mem=launch.shared_bytes)
+    if of_inputs[1] is not None or of_inputs[2] is not None:
         _kernel("backward_keys", launch.size, terms, q.dtype)(
-            launch.key_grid, (launch.key_threads,), (q, k, v, g, numbers, dk, dv, *common),
-            shared_mem=launch.shared_bytes)
+            launch.key_grid, (launch.key_threads,),
+            (q, k, v, g, numbers, dk, dv, launch.space, *last), shared_mem=launch.shared_bytes)
+    if mask_launch is not None:
+        _MASK_GRADIENT[launch.size][q.dtype](
+            mask_launch.grid, (mask_launch.threads,),
+            (q, k, v, g, numbers, of_mask, mask_launch.space,
+             *_last(mask_launch.terms, q.dtype, scale, mask, dropout_p, seed)),
+            shared_mem=mask_launch.shared_bytes)
     return True

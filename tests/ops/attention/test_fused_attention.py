@@ -176,10 +176,14 @@ def test_a_plan_has_the_steps_of_a_mask_and_the_numbers_of_matrices() -> None:
     assert plan.terms["lead"].tolist() == [(3, 24, 1), (2, 0, 0), *[(1, 0, 0)] * 2]
     assert plan.terms["rows"].tolist() == (10, 0, 0)
     assert plan.terms[["key_step", "keys", "itemsize"]].tolist() == (1, 24, 2)
-    alone = fused.plan(q, k, k, q, False, fused.Terms(((10, 24), (24, 1)), 1, False, 0))
+    assert not plan.terms["wide"]  # it may begin anywhere
+    alone = fused.plan(q, k, k, q, False, fused.Terms(((10, 24), (24, 1)), 1, False, 0, True))
     assert alone is not None and alone.terms is not None
     assert alone.terms["lead"][0].tolist() == (6, 0, 1)  # two axes are one
-    assert alone.terms["rows"].tolist() == (10, 24, 0)
+    assert alone.terms["rows"].tolist() == (10, 24, 0) and alone.terms["wide"]
+    for strides in ((20, 1), (48, 2)):  # rows that are not aligned, keys that lie apart
+        apart = fused.plan(q, k, k, q, False, fused.Terms(((10, 24), strides), 1, False, 0, True))
+        assert apart is not None and apart.terms is not None and not apart.terms["wide"]
 
 
 def test_no_plan_of_masks_and_dropout() -> None:
@@ -352,8 +356,37 @@ def test_shared_heads_are_two_launches_backward(rng: np.random.Generator) -> Non
 
 
 @pytest.mark.host_cuda
-@pytest.mark.parametrize("why", [
-    "gradient of a mask", "dropout", "scale", "float64", "features", "alignment", "architecture"])
+def test_a_gradient_of_a_mask_is_one_launch_more(rng: np.random.Generator) -> None:
+    q, k, v, g = tensors(rng, *[(2, 3, 24, 32)] * 4)
+    (mask,) = tensors(rng, (3, 24, 24))
+    mask.requires_grad_()
+    of_mask = {"attention_mask_gradient_64<__nv_bfloat16>": 1}
+    of_queries, of_keys = ({name.replace("attention_", "attention_terms_"): 1 for name in found}
+                           for found in (OF_QUERIES, OF_KEYS))
+
+    def backward(*leaves: gt.Tensor) -> dict[str, int]:
+        for x in (q, k, v):
+            x.requires_grad_(any(x is leaf for leaf in leaves))
+        y = F.scaled_dot_product_attention(q, k, v, mask)
+        return launched(lambda: gt.grad([y], leaves, [g]))
+
+    assert backward(mask) == of_queries | of_mask  # the first launch makes numbers
+    assert backward(q, k, v, mask) == of_queries | of_keys | of_mask
+
+
+UNSERVED = {  # what the profiler says of it
+    "gradient of a mask": "leading axes, or the gradient of a mask: of float32, or too much of it",
+    "dropout": "dropout of 20 keys, no multiple of 8",
+    "scale": "bfloat16 with scale -0.3 on sm_90",
+    "float64": "float64 with scale 0.176777 on sm_90",
+    "features": "20 queries, 20 keys, heads of 20 and 32 features",
+    "alignment": "features lie apart, or rows begin at other places than multiples of 16 bytes",
+    "architecture": "bfloat16 with scale 0.176777 on sm_75",
+}
+
+
+@pytest.mark.host_cuda
+@pytest.mark.parametrize("why", UNSERVED)
 def test_what_the_kernel_does_not_serve_takes_blocks(
     why: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +395,8 @@ def test_what_the_kernel_does_not_serve_takes_blocks(
     if why == "gradient of a mask":  # forward is fused, backward is not
         (options["attn_mask"],) = tensors(rng, (20, 20))
         options["attn_mask"].requires_grad_()
+        monkeypatch.setattr(fused, "_MOST_MASK_TILES", 1)  # of two matrices
+        fused.mask_plan.cache_clear()
     elif why == "dropout":  # 20 keys are no multiple of 8
         options["dropout_p"] = 0.5
     elif why == "scale":
@@ -370,12 +405,36 @@ def test_what_the_kernel_does_not_serve_takes_blocks(
         q, k = q[..., :20], k[..., :20]
     elif why == "alignment":
         q, k = q[..., 1:25], k[..., 1:25]
+        options["scale"] = 1.0
     elif why == "architecture":
         monkeypatch.setattr(q.device, "architecture", 75)
     q.requires_grad_()
-    found = launched(lambda: F.scaled_dot_product_attention(q, k, v, **options).sum().backward())
+
+    def step() -> None:
+        F.scaled_dot_product_attention(q, k, v, **options).sum().backward()
+
+    found = launched(step)
+    fused.mask_plan.cache_clear()
     fused_forward = {"attention_terms_forward_64<__nv_bfloat16>"} if "mask" in why else set()
     assert found and {name for name in found if "attention_" in name} == fused_forward
+    with gt.profiler.profile() as profile:
+        step()
+    fused.mask_plan.cache_clear()
+    spans = profile.spans
+    said = [span for span in spans if span.name.startswith("attention in blocks")]
+    assert {span.name for span in said} == {f"attention in blocks: {UNSERVED[why]}"}
+    around = [spans[span.parent] for span in said if span.parent is not None]
+    assert [(op.kind, op.phase) for op in around] == [
+        ("op", phase) for phase in ("forward", "backward")[len(fused_forward):]]
+
+
+@pytest.mark.host_cuda
+def test_profiles_say_nothing_of_few_launches_and_of_the_cpu(rng: np.random.Generator) -> None:
+    q, k, v = tensors(rng, *[(2, 20, 32)] * 3)
+    with gt.profiler.profile() as profile:
+        F.scaled_dot_product_attention(q, k, v)
+        F.scaled_dot_product_attention(*(x.to("cpu") for x in (q, k, v)))
+    assert not [span for span in profile.spans if "in blocks" in span.name]
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -499,6 +558,51 @@ def test_dropout_drops_the_same_weights_on_every_path(
         assert error(one, torch.from_numpy(other)) < 1.5 * EXACT[dtype]
 
 
+MASKS: dict[str, Any] = {  # of 40 queries and 72 keys; views of a larger array
+    "contiguous": lambda x: x[:, :, :40, :72] + 0,
+    "for all": lambda x: x[0, 0, :40, :72],
+    "of heads": lambda x: x[:1, :, :40, :72],
+    "of keys": lambda x: x[:, :1, :1, :72],
+    "of queries": lambda x: x[:, :, :40, :1],
+    "one number": lambda x: x[:1, :1, :1, :1],
+    "not aligned": lambda x: x[:, :, :40, 1:73],
+    "every other": lambda x: x[:, :, ::2, ::2][:, :, :40, :72],
+    "turned": lambda x: x[:, :, :72, :40].mT,
+    "expanded": lambda x: x[:, :1, :1, :72].broadcast_to((2, 3, 40, 72)),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", MASKS)
+def test_masks_of_any_layout_and_their_gradients(layout: str, rng: np.random.Generator) -> None:
+    """The gradient of a view's memory, in which a broadcast axis adds up."""
+    leaves = tensors(rng, (2, 3, 40, 32), *[(2, 3, 72, 32)] * 2)
+    (whole,) = tensors(rng, (2, 3, 160, 160))
+    whole[0, 0, 0, 0] = 1.0
+    for x in (*leaves, whole):
+        x.requires_grad_()
+    (g,) = tensors(rng, (2, 3, 40, 32))
+    mask = MASKS[layout](whole)
+    y = F.scaled_dot_product_attention(*leaves, mask)
+    boolean = F.scaled_dot_product_attention(*leaves, mask.detach() > 0)
+    y.backward(g)
+    wide = [torch.from_numpy(x.detach().numpy().astype(np.float64)).requires_grad_()
+            for x in (*leaves, whole)]
+    added = MASKS[layout](wide[3])
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        z = TF.scaled_dot_product_attention(*wide[:3], added)
+        seen = TF.scaled_dot_product_attention(*wide[:3], added > 0)
+    z.backward(torch.from_numpy(g.numpy().astype(np.float64)))
+    assert error(y.detach().numpy(), z.detach()) < 4e-3
+    assert error(boolean.detach().numpy(), seen.detach()) < 4e-3
+    for x, w in zip((*leaves, whole), wide, strict=True):
+        assert x.grad is not None and w.grad is not None
+        if x is whole and mask.shape[-1] == 1:  # it adds up to 0 over keys
+            np.testing.assert_allclose(x.grad.numpy().astype(np.float64), w.grad, atol=0.3)
+        else:
+            assert error(x.grad.numpy(), w.grad) < 6e-3
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", EXACT)
 @pytest.mark.parametrize("kind", ["boolean", "infinite", "lowest"])
@@ -554,18 +658,21 @@ def test_second_derivatives_and_batches_of_examples(rng: np.random.Generator) ->
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", EXACT)
-@pytest.mark.parametrize("options", [{"is_causal": True}, {"dropout_p": 0.3}])
+@pytest.mark.parametrize("options", [{"is_causal": True}, {"dropout_p": 0.3}, {"attn_mask": True}])
 def test_ten_runs_are_equal_bit_for_bit(
     options: dict[str, Any], dtype: str, rng: np.random.Generator
 ) -> None:
     leaves = tensors(rng, (1, 4, 136, 64), (1, 2, 136, 64), (1, 2, 136, 64), dtype=dtype)
-    (g,) = tensors(rng, (1, 4, 136, 64), dtype=dtype)
+    g, mask = tensors(rng, (1, 4, 136, 64), (4, 136, 136), dtype=dtype)
+    if "attn_mask" in options:
+        options = {"attn_mask": mask}
+        leaves.append(mask)
     for x in leaves:
         x.requires_grad_()
 
     def run() -> list[bytes]:
         gt.manual_seed(4)
-        y = F.scaled_dot_product_attention(*leaves, enable_gqa=True, **options)
+        y = F.scaled_dot_product_attention(*leaves[:3], enable_gqa=True, **options)
         return [x.detach().numpy().tobytes() for x in (y, *gt.grad([y], leaves, [g]))]
 
     first = run()
