@@ -283,6 +283,7 @@ class gt_attention_backward {
         .fetch(copies, value_tile, key_count - first);
 
     const float power_scale = static_cast<float>(scale), infinity = gt_infinity<float>();
+    const int key = begin + lane / 4;  // the lane's first one; with it registers suffice
     own_sums key_sums = {}, value_sums = {};
     int stage = 0;
     for (unsigned repeat = 0; repeat < repeats; ++repeat) {
@@ -331,10 +332,10 @@ class gt_attention_backward {
         if constexpr (Terms::present)
 #pragma unroll
           for (int m = 0; m < M; ++m)
-            terms.score_turned(weights[m], power_scale, begin + lane / 4 + m * 16, origin);
+            terms.score_turned(weights[m], power_scale, key + m * 16, origin);
         if (causal && origin < begin + warp_rows - 1) {
           // How many queries of the tile do not see the lane's first key, from its first one on.
-          const int hidden = begin + lane / 4 - origin - lane % 4 * 2;
+          const int hidden = key - origin - lane % 4 * 2;
 #pragma unroll
           for (int m = 0; m < M; ++m)
 #pragma unroll
@@ -391,11 +392,12 @@ class gt_attention_backward {
     const gt_attention_place own_place(space, matrix);
     if (dk)
       products.store(key_sums, gradient_scale(scale), key_tile,
-                     dk + own_place.dk + begin * space.rows.dk, space.rows.dk, key_count - begin,
-                     features);
+                     dk + own_place.dk + (key - lane / 4) * space.rows.dk, space.rows.dk,
+                     key_count - (key - lane / 4), features);
     if (dv)
-      products.store(value_sums, 1.0f, value_tile, dv + own_place.dv + begin * space.rows.dv,
-                     space.rows.dv, key_count - begin, value_features);
+      products.store(value_sums, 1.0f, value_tile,
+                     dv + own_place.dv + (key - lane / 4) * space.rows.dv, space.rows.dv,
+                     key_count - (key - lane / 4), value_features);
   }
 };
 

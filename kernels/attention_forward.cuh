@@ -93,7 +93,8 @@ class gt_attention_block {
 #pragma unroll
     for (int i = 0; i < held; ++i) products.load_own(query[i], query_tile, i);
 
-    // A lane has 2 * M rows: `row`, and those that are each eight further on.
+    // A lane has 2 * M rows: `row`, and those that are each eight further on. With `begin` in a
+    // register of its own, too, these would not suffice.
     const int row = begin + lane / 4;
     typename Products::own_sums sums = {};
     float top[M][2], total[M][2] = {};
@@ -213,7 +214,7 @@ class gt_attention_block {
           }
         }
       }
-    products.store(sums, 1.0f, query_tile, out + out_begin + begin * space.rows.out,
-                   space.rows.out, query_count - begin, value_features);
+    products.store(sums, 1.0f, query_tile, out + out_begin + (row - lane / 4) * space.rows.out,
+                   space.rows.out, query_count - (row - lane / 4), value_features);
   }
 };
