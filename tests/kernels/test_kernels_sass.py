@@ -156,14 +156,18 @@ def test_a_gradient_of_a_mask_uses_tensor_cores(
 def test_attention_of_float32_multiplies_without_tensor_cores(
     compiler: Compiler, file: str, kept_in: Path
 ) -> None:
-    """Loads of 16 bytes from shared memory, at least eight multiplications for each."""
+    """Loads of 16 bytes from shared memory, at least eight multiplications for each.
+
+    A warp with fewer rows has at least five.
+    """
     program = compiler.kernel_file(file, ("float",), 90)
     for name, code in disassembled(program.cubin, kept_in).items():
         found = instructions(code)
         assert not found.keys() & LOCAL and "HMMA" not in found and found["LDGSTS"] > 0
         assert "STG.E.128" in code, name
         loads = code.count("LDS.128")
-        assert loads > 0 and found["FFMA"] >= (8 if "_64I" in name else 5) * loads, name
+        least = 8 if "_64I" in name and "terms_backward_keys" not in name else 5
+        assert loads > 0 and found["FFMA"] >= least * loads, name
 
 
 @pytest.mark.parametrize("file", ["attention_tf32.cu", "attention_tf32_backward.cu"])
