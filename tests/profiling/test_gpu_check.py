@@ -465,7 +465,7 @@ def test_tests_run_in_the_order_of_their_worth_and_again_by_their_ids(tmp_path: 
     assert everything.count("    reason: AssertionError: wrong") == 3
     assert "6 of 6 run, 3 failed" in everything
     ids = tmp_path / "ids"
-    ids.write_text("tests/creation/test_array.py\ntests/memory/test_gone.py::test_gone")
+    ids.write_text("tests/array/test_array.py\ntests/memory/test_gone.py::test_gone")
     again = ran(GPU_CHECK_IDS=str(ids))
     assert "ran array" in again and "2 of 2 run, 1 failed" in again and "memory" not in again
 
