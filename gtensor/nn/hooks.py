@@ -120,4 +120,5 @@ def _register(hooks: dict[int, Hook], hook: Hook, prepend: bool) -> RemovableHan
 
 def is_plain(module: Hooked, kind: type) -> bool:
     """Whether a call of the module is that kind's `forward` alone, so that an op may do it, too."""
-    return type(module) is kind and not module._forward_hooks and not module._forward_pre_hooks
+    return (type(module) is kind and not module._forward_hooks and not module._forward_pre_hooks
+            and "forward" not in vars(module))  # one of the instance's own, as wrappers set it

@@ -262,3 +262,20 @@ def test_an_accumulating_training_loop_has_the_sum_of_its_batches() -> None:
         loss(batch).backward()
     for p, parts in zip((table, scale), zip(*alone, strict=True), strict=True):
         np.testing.assert_allclose(p.grad.numpy(), sum(parts), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("assigned", [None, 0.0])
+def test_a_hook_sees_and_sets_grad_as_if_nothing_was_added_in_place(assigned: float | None) -> None:
+    w = leaf(3)
+    (w * 2.0).sum().backward()
+    seen = []
+
+    def hook(g: gt.Tensor) -> None:
+        seen.append(w.grad.numpy().tolist())
+        w.grad = None if assigned is None else gt.full((3,), assigned)
+
+    passed = w * 1.0
+    passed.register_hook(hook)
+    (passed.sum() + (w * 5.0).sum()).backward()
+    assert seen == [[2.0] * 3]
+    np.testing.assert_array_equal(w.grad.numpy(), [6.0] * 3)

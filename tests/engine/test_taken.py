@@ -187,3 +187,23 @@ def test_an_op_takes_what_it_saves() -> None:
     with pytest.raises(TypeError, match=r"given takes='b'; wanted an input that it saves"):
         Op("careless", inputs="a b", saves={"a": "a"}, takes="b", cpu=lambda *xs, out=None: xs[0],
            gpu=None, backward=None, tangent=None, samples=None)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("after", [False, True])
+def test_logits_that_a_captured_graph_reads_are_not_written(after: bool) -> None:
+    """Its replays read them again, whether it was captured before the loss or after it."""
+    case = Logits("cuda")
+    case.loss().backward(retain_graph=True)  # the first calls of the ops, outside of the capture
+    loss = case.loss() if after else None
+    graph = gt.Graph()
+    with graph.capture():
+        doubled = case.logits.detach() * 2.0
+    graph.replay()
+    before = doubled.numpy().copy()
+    loss = case.loss() if loss is None else loss
+    del case.logits
+    loss.backward()
+    assert not case.taken()
+    graph.replay()
+    np.testing.assert_array_equal(doubled.numpy(), before)

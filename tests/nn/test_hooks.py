@@ -121,3 +121,20 @@ def test_a_wrong_answer_is_named():
     module.register_forward_pre_hook(lambda m, args, kwargs: args, with_kwargs=True)
     with pytest.raises(TypeError, match="with_kwargs=True returned .*; wanted None or a pair"):
         module(x())
+
+
+@pytest.mark.parametrize("path", ["self_attn.out_proj", "dropout1", "linear1", "linear2", "norm1"])
+def test_a_layer_calls_a_forward_that_was_put_on_one_of_its_layers(path: str) -> None:
+    """Wrappers that add adapters do so; ops that do the work of several layers must not skip it."""
+    layer = nn.TransformerEncoderLayer(8, 2, 4, dropout=0.3, batch_first=True)
+    layer.train(path == "dropout1")
+    part = layer.get_submodule(path)
+    forward, calls = part.forward, []
+
+    def counted(x: gt.Tensor) -> gt.Tensor:
+        calls.append(x.shape)
+        return forward(x)
+
+    part.forward = counted
+    layer(gt.ones((2, 5, 8)))
+    assert len(calls) == 1

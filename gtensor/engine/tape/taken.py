@@ -2,8 +2,8 @@
 
 An op names with `takes` an input that it saves. Its rule may then ask for that array, `step.take`,
 and write the gradient over it. It gets the array if the walk is its last reader: an op made it, no
-other record saved it, no living tensor shares its storage, it never left gtensor, and the graph is
-not kept.
+other record saved it, no living tensor shares its storage, it never left gtensor, the record's
+graph is not kept, and the device has no captured graph, whose replays may read it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.engine.handle.arrays import writable
-from gtensor.engine.handle.saved import replayed
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
@@ -42,9 +41,7 @@ class Takeable(tuple[Any, ...]):
 
 def saved_first(x: Tensor, storage: Storage) -> object | None:
     """The mark of a storage that a record saves as the first, and may take; else None."""
-    device = x._device
-    if not storage.made or not writable(x._array) or (
-            device.graphs and replayed(x._array, device)):
+    if not storage.made or x._device.graphs or not writable(x._array):
         return None
     mark = object()
     if storage.__dict__.setdefault("saved", mark) is not mark:  # one step, also for two threads

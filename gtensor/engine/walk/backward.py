@@ -50,7 +50,7 @@ def backward(
         step.collecting = _collecting(leaves, create_graph, batched)
     if step.collecting is None:
         if type(step) is RawStep and not (bus.gradients or bus.leaves):
-            step.add_in_place(leaves)
+            step.add_in_place(leaves, records)
         try:
             grads = walk([(node, seed)], records, kept, step)
             _commit(kept, grads, create_graph)

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from math import prod
+from operator import attrgetter
 from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 PLACED = Storage()  # the hold on a collector's memory: never shared, never released
 PLACED.holds = 1
 PRESENT: Any = None, None  # in the slot of a leaf whose `.grad` the first arrival is added to
+_FLOAT32 = np.dtype(np.float32)
+_hooks = attrgetter("hooks")
 commits = RLock()  # held while `.grad` is stored, or taken
 free_at_forks(commits)
 
@@ -296,17 +299,19 @@ class RawStep(Step["Array"]):
     moved = False  # whether the rule's hold on g was moved to a slot
     stored = GIVEN  # the storage of results
 
-    def add_in_place(self, leaves: Iterable[Node]) -> None:
+    def add_in_place(self, leaves: Iterable[Node], records: Iterable[Record]) -> None:
         """Add to the `.grad` of leaves in place, where no other code has a handle of it.
 
-        Not where a hook is to see this walk's gradient alone, nor in a capture, whose replays would
-        add again.
+        Not where a hook is to see this walk's gradient alone, or looks for `.grad` meanwhile; nor
+        where the device has graphs, whose replays write or read it.
         """
         self.adopted, self.stored = {}, UNREAD
+        if any(map(_hooks, records)):
+            return
         for leaf in leaves:
             grad = leaf.grad
             if grad is not None and grad._storage is UNREAD and not leaf.hooks and (
-                    grad._array.shape == leaf.shape and not leaf.device.capturing()):
+                    grad._array.shape == leaf.shape and not leaf.device.graphs):
                 self.slots[leaf] = PRESENT
 
     def seed(self, node: Node, grad: Tensor) -> None:
@@ -442,7 +447,7 @@ class RawStep(Step["Array"]):
             self._refuse_unneeded(i)
         own = self.record.dtype if dtype is None else dtype
         cast = node.dtype is not own and node.dtype != own
-        if cast and not wide:
+        if cast and not (wide and node.dtype == _FLOAT32):
             return None, 0.0
         slot = self.slots.get(node)
         if slot is PRESENT:
@@ -517,7 +522,8 @@ class RawStep(Step["Array"]):
         """A saved array, once, if this walk consumes its record and is its last reader; else None.
         """
         saved, record = self.saved, self.record
-        if type(saved) is not Takeable or record.state != CONSUMED or not saved.free(a):
+        if type(saved) is not Takeable or record.state != CONSUMED or not saved.free(a) or (
+                record.device.graphs):  # a capture since then may read it in its replays
             return None
         self.saved = tuple(saved)
         if not self.direct:  # the stream was ordered for a read of it, not for a write

@@ -24,7 +24,7 @@ from gtensor.engine.tape.levels import vectorizing
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, alike, apart, unary
 from gtensor.ops.activations.activation import gelu, relu
-from gtensor.ops.define.arguments import refuse_unsupported
+from gtensor.ops.define.arguments import refuse_unsupported, sums_in
 from gtensor.ops.define.batching import Inputs, Mapped, aligned, batch_size, in_dtype, spread
 from gtensor.ops.define.cpu_tiles import computed_in, masked
 from gtensor.ops.define.fused import fused
@@ -451,7 +451,7 @@ def activated_dropout(x: Tensor, activation: str, p: float) -> Tensor:
 
 def residual_dropout(x: Tensor, branch: Tensor, p: float) -> Tensor:
     """x + dropout(branch), in training."""
-    fits = x.shape == branch.shape and x.dtype.itemsize >= branch.dtype.itemsize
+    fits = x.shape == branch.shape and sums_in(x.dtype, branch.dtype)
     if p == 0.0 or vectorizing() or not fits:
         return x + dropout(branch, p)
     return dropout_sum(x, branch, p=float(p), seed=fresh_seed(x.device))

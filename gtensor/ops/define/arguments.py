@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gtensor.engine.handle.context import current_casts
 from gtensor.engine.handle.tensor import Tensor
 
+_FLOAT32 = np.dtype(np.float32)
 REDUCTIONS = ("none", "mean", "sum")
 
 
@@ -62,6 +65,12 @@ def of_half(input: Any) -> bool:
     """Whether the input is of a half type; a Python number is not."""
     dtype = getattr(input, "dtype", None)
     return dtype is not None and dtype.itemsize == 2 and dtype.kind in "fV"
+
+
+def sums_in(dtype: np.dtype, other: np.dtype) -> bool:
+    """Whether a sum of both has that dtype, which kernels of the other can write: of its own, or
+    float32 where that is a half type."""
+    return dtype == other or dtype == _FLOAT32 and other.itemsize == 2 and other.kind in "fV"
 
 
 def autocast(policy: str, *inputs: Any) -> tuple[Any, ...]:

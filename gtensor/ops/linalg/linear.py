@@ -9,10 +9,9 @@ from gtensor.backend.layouts import rows_in_step
 from gtensor.engine.handle.context import current_casts
 from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.engine.run.bind import FLOAT32
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
-from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.arguments import same_dtype, sums_in
 from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
@@ -24,7 +23,7 @@ from gtensor.ops.define.batching import (
 )
 from gtensor.ops.define.flops import of_product, of_weight_gradient
 from gtensor.ops.define.path_builders import placed
-from gtensor.ops.linalg.matrix_products import is_half, matmul_batch, summed_path, swapped
+from gtensor.ops.linalg.matrix_products import matmul_batch, summed_path, swapped
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -327,9 +326,7 @@ def cast_beside(summand: Tensor | None, *inputs: Tensor | None) -> tuple[Any, ..
 
 def sums_into(x: Tensor, bias: Tensor | None, summand: Tensor) -> bool:
     """Whether a product of x's dtype and its bias can be written in the summand's dtype."""
-    dtype = summand.dtype
-    return (dtype == x.dtype or dtype == FLOAT32 and is_half(x.dtype)) and (
-        bias is None or bias.dtype == dtype)
+    return sums_in(summand.dtype, x.dtype) and (bias is None or bias.dtype == summand.dtype)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -90,3 +90,15 @@ def test_an_encoder_layer_is_the_same_with_parts_of_its_own(
                 hook.remove()
         for one, other in zip(*found, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("stream", ["float32", "bfloat16", "float16", "int64"])
+@pytest.mark.parametrize("branch", ["float32", "bfloat16", "float16"])
+def test_a_sum_of_two_dtypes_has_that_of_add(branch: str, stream: str, device: str) -> None:
+    x = gt.full((4, 5), 3, device=device).astype(stream)
+    h = gt.full((4, 5), 0.5, device=device).astype(branch)
+    found = residual_dropout(x, h, 0.3)
+    assert found.dtype == (x + h).dtype
+    kept = np.abs(found.numpy().astype(np.float64) - (3 + 0.5 / 0.7)) < 0.02  # or rounded before
+    assert np.all(kept | (found.numpy() == 3))
