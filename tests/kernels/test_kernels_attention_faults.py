@@ -415,8 +415,10 @@ MASK_FAULTS = {
     "no barrier before the warps' sums are read": _mask(
         _barrier("the sums of all warps"), "//", RACE, THREADS),
     "the first of matrices that share a mask alone": _mask("repeat < repeats", "repeat < 1"),
-    "the first tile of queries alone": _mask("one_query ? query_tiles : 1", "1"),
-    "the first tile of keys alone": _mask("one_key ? key_tiles : 1", "1"),
+    "the first tile of queries alone": _mask(
+        "one_query ? query_tiles : 1", "one_query ? query_tiles / 2 : 1"),
+    "the first tile of keys alone": _mask(
+        "one_key ? key_tiles : 1", "one_key ? key_tiles / 2 : 1"),
     "keys behind the last one": _mask("n * 8 + e < seen", "n * 8 + e < seen + 64"),
     "a causal edge one too late": _mask("row + half * 8 + 1)", "row + half * 8 + 2)"),
     "numbers of the first matrix": _mask("from_numbers += at * lead.numbers", "from_numbers += 0"),
@@ -428,7 +430,7 @@ MASK_FAULTS = {
     "rows behind the last one are written": _mask("row < query_count && key", "key", OVERFLOW),
     "keys behind the last one are written": _mask("&& key < keys)", "&& key < 80)", OVERFLOW),
     "sums of keys behind the last one are written": _mask(
-        "key >= min(keys, tile)", "key >= tile", OVERFLOW),
+        "key >= min(keys, tile)", "key >= max(keys, tile)", OVERFLOW),
     "a sum of one lane's keys": _mask("sum += __shfl_xor_sync(0xffffffffu, sum, 2);", ""),
     "a sum of half of the queries": _mask("other = 4; other < 32", "other = 4; other < 16"),
     "a sum of the first warp": _mask("sum += of_warps[i][key]", "sum += of_warps[0][key]"),
