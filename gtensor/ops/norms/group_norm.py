@@ -13,7 +13,7 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import BLOCK, NULL, packed_launch, raw, row_launch
-from gtensor.engine.handle.namespaces import raw as raw_spaces
+from gtensor.engine.handle.namespaces import raw as namespaces
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
@@ -162,7 +162,7 @@ def grads_cpu(
     needs: Needs, out: Array | None = None,
 ) -> Grads:
     """The gradients of x, weight and bias, None for those that are not needed."""
-    return _from_sums(raw_spaces["cpu"], (g, x, weight, mean, var), groups, eps, needs, out)
+    return _from_sums(namespaces["cpu"], (g, x, weight, mean, var), groups, eps, needs, out)
 
 
 def _from_sums(
@@ -245,7 +245,7 @@ def grads_gpu(
     xp, (n, channels) = cupy(), x.shape[:2]
     rows, *sizes = _sizes(x, groups)
     if prod(sizes[1:]) > _MOST:
-        return _from_sums(raw_spaces["cuda"], (g, x, weight, mean, var), groups, eps, needs, out)
+        return _from_sums(namespaces["cuda"], (g, x, weight, mean, var), groups, eps, needs, out)
     dx: Any = None
     if needs[0]:
         direct = out is not None and out.flags.c_contiguous
