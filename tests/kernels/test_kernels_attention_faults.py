@@ -347,7 +347,8 @@ BACKWARD_FAULTS = {
     "the first of matrices that share keys alone": _backward("repeat < repeats", "repeat < 1"),
     "numbers of the first matrix that shares keys": _backward(
         "(matrix + repeat) * (padded /", "(matrix) * (padded /"),
-    "all matrices of the first head": _backward("matrix /= length;", "matrix = 0;"),
+    "all matrices of the first head": _backward("matrix /= length;\n      q +=",
+                                                "matrix = 0;\n      q +="),
     "gradients of values where those of keys lie": _backward("dv += at * lead.dv",
                                                              "dv += at * lead.dk"),
 }
