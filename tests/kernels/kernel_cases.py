@@ -99,10 +99,18 @@ def all_cases() -> list[Case]:
 
 
 def parameters() -> list[Any]:
-    """The table times its dtypes, for `pytest.mark.parametrize(("case", "dtype"), ...)`."""
+    """The table times its dtypes, for `pytest.mark.parametrize(("case", "dtype"), ...)`.
+
+    Attention's many cases, a second each, run in one half type; in the other, of which the text
+    knows the type alone, with `-m slow`, but for a sum, whose mask reaches its largest numbers.
+    """
     import pytest
 
+    def marks(case: Case, name: str) -> Any:
+        long = case.name.startswith("attention") and name == "float16"
+        return pytest.mark.slow if long and not case.name.endswith("ion-sum") else ()
+
     return [
-        pytest.param(case, DTYPES[name], id=f"{case.name}-{name}")
+        pytest.param(case, DTYPES[name], id=f"{case.name}-{name}", marks=marks(case, name))
         for case in all_cases() for name in case.dtypes
     ]
