@@ -1,6 +1,6 @@
 """Dropout with a mask that is a function of a seed and an element's index: only the seed is kept.
 
-With ReLU or GELU before it, or a residual sum behind it, it is one pass. Of ReLU the output alone
+With ReLU or GELU before it, or a residual sum after it, it is one pass. Of ReLU the output alone
 says what was kept: no input is saved, and backward draws no numbers.
 
 The bits are those of NumPy's Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
@@ -271,7 +271,7 @@ _DROPS = "gt_drops(i, seed, size, threshold)"
 
 
 def _numbers(x: Array, p: float, seed: Any, shared: int) -> tuple[Any, ...]:
-    """What the kernels take behind their arrays."""
+    """What the kernels take after their arrays."""
     return seed, max(1, prod(x.shape[shared:])), keep_threshold(p), keep_factor(p)
 
 
@@ -381,7 +381,7 @@ gelu_dropout = op(
 )
 
 
-# -- in one pass with a sum behind it --------------------------------------------------------------
+# -- in one pass with a sum after it ---------------------------------------------------------------
 
 _SUM = elementwise(
     f"T x, U branch, {_GIVEN}", "T y",
@@ -439,14 +439,14 @@ dropout_sum = op(
 
 # -- functions of layers ---------------------------------------------------------------------------
 
-_BEHIND = {"relu": relu_dropout, "gelu": gelu_dropout}
+_AFTER = {"relu": relu_dropout, "gelu": gelu_dropout}
 
 
 def activated_dropout(x: Tensor, activation: str, p: float) -> Tensor:
     """dropout(activation(x)) with "relu" or exact "gelu", in training."""
     if p == 0.0 or vectorizing():  # whose `randomness` decides
         return dropout(relu(x) if activation == "relu" else gelu(x), p)
-    return _BEHIND[activation](x, p=float(p), seed=fresh_seed(x.device))
+    return _AFTER[activation](x, p=float(p), seed=fresh_seed(x.device))
 
 
 def residual_dropout(x: Tensor, branch: Tensor, p: float) -> Tensor:
