@@ -169,6 +169,12 @@ class Device:
         out[...] = array
         return out
 
+    def ones(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """A path that makes ones; `xp.ones` takes five times as long for a single one."""
+        array: Array = self.xp.empty(shape, dtype)
+        array.fill(1)
+        return array
+
     def fill(self, array: Array, value: complex) -> Array:
         """`array` with every element set to `value`."""
         array[...] = value

@@ -15,8 +15,8 @@ from memory.invariants import check
 import gtensor as gt
 from gtensor import nn, optim
 from gtensor.engine.handle.context import grad_enabled, innermost, record_ops
+from gtensor.engine.handle.node import FREE
 from gtensor.engine.walk import backward, walk
-from gtensor.engine.walk.slots import RawStep
 from gtensor.memory import Arena, HostSegments
 from gtensor.system.bus import bus, here, phase
 
@@ -296,21 +296,32 @@ def test_a_backward_in_the_middle_of_a_commit_is_one_error(monkeypatch):
     assert x.grad.tolist() == [6.0, 12.0]
 
 
-def test_a_claim_that_an_interrupt_ends_is_released():
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_an_interrupt_at_any_point_of_a_walk_ends_it_at_once(create_graph):
+    """Also while the error, and with it the walk's frame, is alive: an interactive one keeps it."""
     for place in itertools.count(1):
         x = gt.tensor([1.0, 2.0], requires_grad=True)
-        loss = (x * x).sum()
+        loss, kept = (x * x).sum(), []
         records, _ = walk.reached([loss._node])
 
-        def claimed(records=records):
-            with RawStep(None) as step:
-                walk.claim(records, step)
+        def run(loss=loss, kept=kept):
+            try:
+                loss.backward(create_graph=create_graph, retain_graph=True)
+            except BaseException as error:
+                kept.append(error)
+                raise
 
-        if not interrupt_after(place, claimed):
+        there = interrupt_after(place, run)
+        recording = grad_enabled()
+        record_ops(True)
+        assert recording, f"point {place}: ops are not recorded any more"
+        assert {record.state for record in records} == {FREE}, f"point {place}: still claimed"
+        if not there:
             break
+        x.grad = None
         loss.backward()
         assert x.grad.tolist() == [2.0, 4.0]
-    assert place > 3
+    assert place > 50
 
 
 def test_weights_that_are_swapped_come_back_after_an_interrupt():

@@ -65,7 +65,7 @@ def run_aside(
     name: str, device: Device, function: Callable[..., Any], *arrays: Any, **params: Any
 ) -> Any:
     """A function of the device's library, told to listeners as an op of that name."""
-    path = device.path(name, function)
+    path = function if device.type == "cpu" else device.path(name, function)
     if bus.ops:
         return heard(_Aside(name, device), "forward", path, arrays, params)
     return path(*arrays, **params)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import repeat
+from math import prod
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ def backward(
         with phase("backward"):
             return backward(root, grad, create_graph, keep, batched)
     node = root._tracked_node("backward()")
-    seed = _seed(root, node, grad, batched)
+    seed = _seed(node, grad, batched)
     records, leaves = reached([node])
     kept = [*leaves, *filter(_retained, records)]
     if batched:
@@ -105,7 +106,7 @@ def gradients(
     seeds = []
     for output, grad in zip(outputs, grad_outputs, strict=True):
         node = root_node(output, "grad()")
-        seeds.append((node, _seed(output, node, grad, batched)))
+        seeds.append((node, _seed(node, grad, batched)))
     records, leaves = reached([node for node, _ in seeds])
     wanted = leading_to(set(targets), records)
     some = not wanted.issuperset(leaves) or not wanted.issuperset(records)
@@ -157,21 +158,21 @@ def root_node(tensor: Tensor, reader: str) -> Node:
     return tensor._tracked_node(reader)
 
 
-def _seed(root: Tensor, node: Node, grad: Tensor | None, batched: bool) -> Tensor:
+def _seed(node: Node, grad: Tensor | None, batched: bool) -> Tensor:
     """The gradient that the walk starts from: the caller's, or 1 for one element."""
     if batched:
         return _stacked_seed(node, grad)
     if grad is None:
-        if root.size != 1:
-            raise GradientError(f"backward() of a tensor of shape {root.shape} without a gradient; "
+        device, shape, dtype = node.device, node.shape, node.dtype
+        if prod(shape) != 1:
+            raise GradientError(f"backward() of a tensor of shape {shape} without a gradient; "
                                 "give one of that shape, or reduce the tensor to one element first")
-        if root.dtype.kind == "c":
+        if dtype.kind == "c":
             raise GradientError("backward() of a complex tensor without a gradient; give one, or "
                                 "take a real function of the tensor first")
         if bus.listeners:
             scope.module, scope.instruction = node.module, _instruction(node)
-        return wrap(run_aside("gradient", root._device, root._device.xp.ones, root.shape,
-                              dtype=root.dtype), root._device)
+        return wrap(run_aside("gradient", device, device.ones, shape, dtype), device)
     if not isinstance(grad, Tensor):
         raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
     array = grad._array

@@ -43,7 +43,6 @@ from gtensor.settings import settings
 from gtensor.system.bus import GradientEvent, bus, heard, tell
 from gtensor.system.bus import here as scope
 from gtensor.system.fork_safety import free_at_forks
-from gtensor.system.interrupts import Undone
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -65,19 +64,20 @@ Slot: TypeAlias = "tuple[Array, Storage | None]"
 V = TypeVar("V", "Array", Tensor)  # what a mode computes with
 
 
-class Step(Undone, Generic[V]):
-    """Common to both modes: the current record, and what one walk does otherwise than another.
-
-    A walk is a block `with` its step; at its end nothing is claimed, and no slot is full.
-    """
+class Step(Generic[V]):
+    """Common to both modes: the current record, and what one walk does otherwise than another."""
 
     ns: Namespace
     record: Record
-    g: Any = None  # the gradient that its rule gets; None between two records
+    g: Any  # the gradient that its rule gets; None between two records
+    # Of raw arrays: the device of the last record, the hold on g, whether that was moved to a slot
+    device: Device | None
+    hold: Storage | None
+    moved: bool
     saved: Saved
     parents: tuple[Node | None, ...]  # per input: its node if this walk needs its gradient
     mask: int  # bit i: input i needs one
-    direct = True  # rules are called directly, without making a device current
+    direct: bool  # whether rules are called directly, without making a device current
     level: Tape | None  # on whose tape the walk is
     create_graph: bool  # whether what the rules do is recorded
     keep: bool  # whether the graph is kept for another walk
@@ -125,6 +125,8 @@ class Step(Undone, Generic[V]):
             """A slot's content as a tensor."""
 
     def __init__(self, wanted: set[Node] | None) -> None:
+        self.g = self.hold = self.device = None  # not the class's, which would slow every read
+        self.moved, self.direct = False, True
         self.slots: dict[Node, Any] = {}
         self.kept: dict[Node, None] = {}  # whose gradients are asked for; ordered
         self.held: dict[Node, Any] = {}  # the slots of those that are records
@@ -136,6 +138,7 @@ class Step(Undone, Generic[V]):
         self.collecting: Collecting | None = None  # who takes the gradients of leaves meanwhile
         self.complete: set[Node] | None = None  # leaves of which listeners were told, if there are
         self.recorded: bool | None = None  # whether ops were recorded before
+        self.late = False  # whether there is something to `finish`
 
     # -- the walk ---------------------------------------------------------------------------------
 
@@ -172,11 +175,9 @@ class Step(Undone, Generic[V]):
             return None
         return slot
 
-    def call(self, record: Record, g: Any) -> None:
-        """Run a record's rule, on its device, and tell listeners."""
-        if bus.listeners:
-            scope.module, scope.instruction = record.module, (record.code, record.lasti)
-        rule: Any = record.op.backward if self.direct else record.device.rule  # calls the op's
+    def call(self, record: Record, rule: Any, g: Any) -> None:
+        """Run a record's rule, and tell listeners."""
+        scope.module, scope.instruction = record.module, (record.code, record.lasti)
         if not bus.ops:
             rule(self.ns, self, g)
         elif self.direct:
@@ -192,10 +193,14 @@ class Step(Undone, Generic[V]):
         held, take = self.held, self.slots.pop
         for node in self.kept:
             found[node] = self.result(node, held[node] if node in held else take(node, None))
+        self.late = self.complete is not None or any(map(_hooks, self.kept))
         return found
 
     def undo(self) -> None:
-        """The end of the walk, after an error too: a kept traceback would keep arrays alive."""
+        """The end of the walk, after an error too: a kept traceback would keep arrays alive.
+
+        A second time it does nothing; it ends what an interrupt left of the first.
+        """
         if self.g is not None:
             self.leave()
         self.slots.clear()
@@ -209,11 +214,10 @@ class Step(Undone, Generic[V]):
         for record in self.claimed:
             if record.state == WALKED:
                 record.state = FREE
+        self.claimed, self.recorded = (), None
 
-    def finished(
-        self, results: dict[Node, Tensor | None], kept: Sequence[Node]
-    ) -> list[Tensor | None]:
-        """The gradients at the nodes, after hooks of leaves; listeners are told of the last."""
+    def finish(self, results: dict[Node, Tensor | None]) -> None:
+        """Replace the gradients of leaves with hooks; listeners are told of the last."""
         for node, grad in results.items():
             if node.hooks and grad is not None and node.op is None and (
                     self.collecting is None or node.collector is None):
@@ -224,7 +228,6 @@ class Step(Undone, Generic[V]):
             from gtensor.engine.walk.complete import tell_rest
 
             tell_rest(results, self.complete)
-        return list(map(results.get, kept))
 
     # -- what rules ask ---------------------------------------------------------------------------
 
@@ -294,9 +297,6 @@ class RawStep(Step["Array"]):
     """Raw arrays, with counted holders; buffers are written in place."""
 
     namespaces: Any = raw  # by type of device
-    device: Device | None = None
-    hold: Storage | None = None
-    moved = False  # whether the rule's hold on g was moved to a slot
     stored = GIVEN  # the storage of results
 
     def add_in_place(self, leaves: Iterable[Node], records: Iterable[Record]) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from gtensor.engine.handle.context import casting, current_casts
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.node import CONSUMED, FREE, WALKED, Node
-from gtensor.engine.handle.saved import overwritten
 from gtensor.engine.handle.storage import Storage
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.record import Record
@@ -31,25 +30,35 @@ def walk(
     """Run every record's rule, newest first; returns the gradients at the `kept` nodes.
 
     What varies between walks is the step's: whether rules see arrays, stacks or Tensors; hooks,
-    listeners and collectors; streams; and what is pruned, recorded or kept for another walk.
+    listeners and collectors; streams; and what is pruned, recorded or kept for another walk. At the
+    end of a walk nothing is claimed, and no slot is full.
     """
     if current_casts() is not None:  # rules run in the dtypes of the forward pass
         with casting(None):
             return walk(seeds, records, kept, step)
     take = step.slots.pop
-    with step:
-        claim(records, step)
-        step.begin(seeds, kept)
-        for record in records if step.complete is None else step.passing(records):
-            g = step.enter(record, take(record, None))
-            if g is None:
-                continue  # no gradient arrived, or no target is behind it
-            if step.direct and not bus.listeners:
-                record.op.backward(step.ns, step, g)  # type: ignore[misc]  # not None: claimed
-            else:
-                step.call(record, g)
-        results = step.results()
-    return step.finished(results, kept)
+    try:
+        try:
+            claim(records, step)
+            step.begin(seeds, kept)
+            for record in records if step.complete is None else step.passing(records):
+                g = step.enter(record, take(record, None))
+                if g is None:
+                    continue  # no gradient arrived, or no target is behind it
+                rule: Any = record.op.backward if step.direct else record.device.rule
+                if bus.listeners:
+                    step.call(record, rule, g)
+                else:
+                    rule(step.ns, step, g)
+            results = step.results()
+        finally:
+            step.undo()
+    except BaseException:  # as `Undone`, with fewer calls
+        step.undo()
+        raise
+    if step.late:
+        step.finish(results)
+    return list(map(results.get, kept))
 
 
 def reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
@@ -90,8 +99,10 @@ def claim(records: list[Record], step: Step[Any]) -> None:
     try:
         with _claims:
             for record in records:
-                if record.state != FREE or record.op.backward is None or (
-                        record.guards and overwritten(record.guards)):
+                free = record.state == FREE and record.op.backward is not None
+                for count, version, _ in record.guards:  # `overwritten`, without a call for each
+                    free = free and count.version == version
+                if not free:
                     raise GradientError(refusal(record))
                 record.state = WALKED  # only stores, for each record
                 taken += 1
