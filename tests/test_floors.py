@@ -529,3 +529,18 @@ def test_tests_without_their_gpu_are_deselected_aloud(tmp_path: Path) -> None:
     assert "1 passed, 3 deselected" in done.stdout
     assert "deselected 2 tests marked gpu: they need 1 CUDA device(s)" in done.stdout
     assert "deselected 1 tests marked multi_gpu" in done.stdout
+
+
+def test_every_handler_of_every_exception_is_one_that_the_rule_for_interrupts_knows() -> None:
+    """`system/interrupts.py`: "undone" raises again, "delivered" may not."""
+    found = set()
+    for path in (ROOT / "gtensor").rglob("*.py"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ExceptHandler) and (
+                    node.type is None or getattr(node.type, "id", "") == "BaseException"):
+                word = lines[node.lineno - 1].partition("  # ")[2].partition(":")[0]
+                raises = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+                assert word == ("undone" if raises else "delivered"), f"{path}:{node.lineno}"
+                found.add(word)
+    assert found == {"undone", "delivered"}

@@ -61,7 +61,7 @@ class Capture:
                 try:
                     stream.stream.begin_capture()
                     yield
-                except BaseException:
+                except BaseException:  # undone
                     with suppress(Exception):  # the first error is the cause
                         stream.stream.end_capture()
                     raise

@@ -82,14 +82,14 @@ class CudaPages:
                     page = hold()
                     try:
                         self._ask(driver.cuMemMap, address + done, self.page, 0, page, 0)
-                    except BaseException:
+                    except BaseException:  # undone
                         with suppress(Exception):  # the first error is the cause
                             self._ask(driver.cuMemRelease, page)
                         raise
                     self._ask(driver.cuMemRelease, page)  # the mapping keeps it
                     done += self.page
                 self._ask(driver.cuMemSetAccess, address, done, [self._access], 1)
-            except BaseException:
+            except BaseException:  # undone
                 with suppress(Exception):  # likewise
                     if done:
                         self._unmap(address, done)

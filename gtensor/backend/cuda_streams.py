@@ -231,7 +231,7 @@ class CudaStream:
         self._book.device.__enter__()
         try:
             self.stream.__enter__()
-        except BaseException:
+        except BaseException:  # undone
             self._book.device.__exit__(None, None, None)
             raise
         return self

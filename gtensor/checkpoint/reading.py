@@ -67,7 +67,7 @@ class safe_open:
         self._files: list[_File] = []
         try:
             self._where, self._metadata = self._open()
-        except BaseException:
+        except BaseException:  # undone
             self.close()
             raise
 
@@ -265,7 +265,7 @@ class _File:
         self.descriptor = open_regular(path)
         try:
             self.header = self._header()
-        except BaseException:
+        except BaseException:  # undone
             self.close()
             raise
 

@@ -340,7 +340,7 @@ def _load_states(parts: Mapping[str, Any], states: Mapping[str, Any], path: obje
             if name != order[-1] or not _bytes_in(states[name]):
                 before[name] = copy.deepcopy(parts[name].state_dict())
             parts[name].load_state_dict(states[name])
-    except BaseException as error:
+    except BaseException as error:  # undone
         for done, old in before.items():
             try:
                 parts[done].load_state_dict(old)

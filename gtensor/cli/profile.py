@@ -236,7 +236,7 @@ def _status_of(start: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         print("gtensor: interrupted; the profile ends here", file=sys.stderr)
         return _INTERRUPTED
-    except BaseException as error:
+    except BaseException as error:  # delivered
         traceback.print_exception(error.with_traceback(_own(error.__traceback__)))
         return 1
     return 0

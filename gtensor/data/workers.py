@@ -39,7 +39,7 @@ def made_ahead(
         while True:
             try:
                 found, value = pool.take(timeout)
-            except BaseException as error:
+            except BaseException as error:  # undone
                 if isinstance(error, WorkerTimeout) or not isinstance(error, Exception):
                     patience = 0.0
                 raise
@@ -91,7 +91,7 @@ class _Pool:
                 except StopIteration:
                     self.stop()
                     return
-                except BaseException as error:
+                except BaseException as error:  # delivered
                     self._deliver(number, None, error)
                     self.stop()
                     return
@@ -99,7 +99,7 @@ class _Pool:
                     self.drawn += 1
             try:
                 self._deliver(number, self.make(job), None)
-            except BaseException as error:
+            except BaseException as error:  # delivered
                 self._deliver(number, None, error)
 
     def _deliver(self, number: int, value: object, error: BaseException | None) -> None:

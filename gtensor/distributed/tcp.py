@@ -275,7 +275,7 @@ def _accepted(server: socket.socket, size: int, end: float) -> list[socket.socke
                             _seat(guest.link, *said, found, size, end)
             for link in found.values():
                 _send(link, b"", end)
-        except BaseException:
+        except BaseException:  # undone
             for link in found.values():
                 link.close()
             raise

@@ -75,7 +75,7 @@ def _compiler(nvrtc: ctypes.CDLL) -> Any:
         except compiler.CompileError as error:
             nvrtc.hostcuda_failed(program, str(error).encode())
             return _COMPILATION
-        except BaseException:  # the caller is C code, which no exception may pass
+        except BaseException:  # delivered: the caller is C code, which no exception may pass
             nvrtc.hostcuda_failed(program, traceback.format_exc().encode())
             return _INTERNAL
         for expression, lowered in made.lowered.items():
@@ -97,7 +97,7 @@ def _loader(capability: int) -> Any:
         except compiler.NoImageForDevice as error:
             print(f"hostcuda: {error}", file=sys.stderr)
             return _NO_IMAGE_FOR_DEVICE
-        except BaseException:  # as above
+        except BaseException:  # delivered
             traceback.print_exc(file=sys.stderr)
             return _INVALID_IMAGE
         return 0

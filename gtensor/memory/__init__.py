@@ -28,10 +28,9 @@ from gtensor.memory.allocators import (
 from gtensor.memory.arena.arena import Arena
 from gtensor.memory.contract.adaptors import (
     Failing,
+    adaptor_over,
     category,
     chain_of,
-    push_adaptor,
-    remove_adaptor,
 )
 from gtensor.memory.contract.limits import Watermark, amount_of, size_of
 from gtensor.memory.contract.resource import Block, OutOfMemoryError, Resource, Stats
@@ -198,29 +197,20 @@ def timeline(path: str | PathLike[str] | None = None, device: Device | str | Non
             f"most={most!r} given; wanted how many events to keep, an integer of 0 or more")
     from gtensor.memory.trace.timelines import Timeline  # late, as the name of this module
 
-    device = get_device(device)
-    recording = push_adaptor(device, "a timeline of",
-                           partial(Timeline, most=most, stacks=stacks))
+    recording = None
     try:
-        yield recording
-    except BaseException as error:
-        _end(device, recording)
-        if path is not None:
+        with adaptor_over(get_device(device), "a timeline of",
+                          partial(Timeline, most=most, stacks=stacks)) as recording:
+            yield recording
+    except BaseException as error:  # undone
+        if path is not None and recording is not None:
             try:
                 recording.save(path)
             except OSError as unwritten:
                 error.add_note(str(unwritten))
         raise
-    _end(device, recording)
     if path is not None:
         recording.save(path)
-
-
-def _end(device: Device, recording: Timeline) -> None:
-    try:
-        recording.close()
-    finally:
-        remove_adaptor(device, recording)
 
 
 def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> None:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from threading import RLock
 from types import MethodType
 from typing import Protocol
@@ -27,9 +28,10 @@ from gtensor.memory.contract.adaptors import (
 )
 from gtensor.memory.contract.resource import Block, Resource, block_of
 from gtensor.system.fork_safety import free_at_forks
+from gtensor.system.interrupts import Undone
 
 _serials = itertools.count(-1 << 62)  # below those of arenas and of planned steps
-_users: dict[Device, int] = {}  # how many blocks of code are served on a device
+_users: dict[Device, set[object]] = {}  # the blocks of code that are served on a device
 _lock = RLock()
 free_at_forks(_lock)
 
@@ -123,11 +125,12 @@ class Serving(Adaptor):
 @contextmanager
 def unserved() -> Iterator[None]:
     """Within the block, this thread's new arrays come from the arena: they are to last."""
-    token = _place.set(None)
+    before = _place.get()
     try:
+        _place.set(None)
         yield
     finally:
-        _place.reset(token)
+        _place.set(before)
 
 
 @contextmanager
@@ -140,26 +143,26 @@ def serving(device: Device) -> Iterator[None]:
             isinstance(link, Captured) for link in chain_of(device.resource)):
         yield
         return
-    _enter(device)
-    try:
+    block = object()
+    with Undone(partial(_leave, device, block)):
+        _enter(device, block)
         yield
-    finally:
-        _leave(device)
 
 
-def _enter(device: Device) -> None:
+def _enter(device: Device, block: object) -> None:
     with _lock:
-        users = _users.get(device, 0)
+        users = _users.setdefault(device, set())
         if not users:
             push_adaptor(device, "a workspace that serves ops on",
                          lambda upstream: Serving(upstream, device))
-        _users[device] = users + 1
+        users.add(block)
 
 
-def _leave(device: Device) -> None:
+def _leave(device: Device, block: object) -> None:
     with _lock:
-        _users[device] -= 1
-        if not _users[device]:
+        users = _users.setdefault(device, set())
+        users.discard(block)
+        if not users:
             for link in chain_of(device.resource):
                 if isinstance(link, Serving):
                     remove_adaptor(device, link)

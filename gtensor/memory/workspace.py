@@ -199,7 +199,7 @@ class Workspace:
                 return slot
             try:
                 self._fill(slot, upstream, name, nbytes, stream)
-            except BaseException:
+            except BaseException:  # undone
                 slot.idle.append(0)
                 raise
             return slot
@@ -328,7 +328,7 @@ class Workspace:
             if old() is not None:  # an array views it, so it stays beside the new one
                 self._check_limit(name, nbytes, capacity, 0)
             buffer.array = self._allocate(name, capacity)
-        except BaseException:
+        except BaseException:  # undone
             self._buffers.pop(key, None)  # the allocation of the old size may fail, too
             array = old()
             buffer.array = self._allocate(name, buffer.capacity) if array is None else array

@@ -133,7 +133,7 @@ class GPT(Stack):
         try:
             with no_grad():
                 return self._scores(self._run(tokens, state)[:, -1])
-        except BaseException:
+        except BaseException:  # undone
             for cache in state:
                 cache.length = before
             raise

@@ -13,7 +13,7 @@ from gtensor.engine.run.grouped_writes import Write, write_all
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.updates import moving_average
 from gtensor.system.documents import UNLOADED, Facts
-from gtensor.system.interrupts import undivided
+from gtensor.system.interrupts import Undone, undivided
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -170,18 +170,15 @@ class EMA:
         pairs = self._pairs()
         with no_grad():
             own = [(weight, weight.detach().clone()) for weight, _ in pairs]
-        try:
+
+        def put_back() -> None:
+            _assign(own)
+            self._swapped = False
+
+        with Undone(put_back):
             self._swapped = True
             _assign(pairs)
             yield
-        finally:
-            try:
-                _assign(own)
-            except BaseException:  # an interrupt: only this copy has the weights
-                _assign(own)
-                raise
-            finally:
-                self._swapped = False
 
     def __repr__(self) -> str:
         return (f"EMA({type(self.module).__name__}, decay={self.decay}, "

@@ -112,7 +112,7 @@ class LRScheduler:
         before, self.base_lrs = self.base_lrs, rates
         try:
             self._set(step)
-        except BaseException:
+        except BaseException:  # undone
             self.base_lrs = before
             raise
 
@@ -370,7 +370,7 @@ class SequentialLR(LRScheduler):
         self._give(rates)
         try:
             super().load_state_dict(state_dict)
-        except BaseException:
+        except BaseException:  # undone
             self._give(before)
             raise
 

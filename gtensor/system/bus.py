@@ -450,7 +450,7 @@ def heard(
         event.begin = _now()
         event.result = result = function(*args, **params)
         event.end = _now()
-    except BaseException as error:
+    except BaseException as error:  # undone
         event.end = _now()
         if begun < len(told):  # a listener raised: the op has not begun
             event.begin = event.end
@@ -467,7 +467,7 @@ def heard(
         raise ListenerError(
             f"a listener raised {type(error).__name__} at the end of {op.name} {phase}, which has "
             f"run: {error}") from error
-    except BaseException as error:  # an interrupt
+    except BaseException as error:  # undone
         _end_with(event, told[:begun], error)
         raise
     return result
@@ -503,7 +503,7 @@ class around:
             for begins, _ in self._told:
                 begins(event)
                 self._begun += 1
-        except BaseException as error:
+        except BaseException as error:  # undone
             _end_with(event, self._told[:self._begun], error)
             raise
 
@@ -515,7 +515,7 @@ class around:
             self._begun -= 1
             try:
                 self._told[self._begun][1](self._event)
-            except BaseException as another:
+            except BaseException as another:  # undone
                 _end_with(self._event, self._told[:self._begun], another)
                 raise
 

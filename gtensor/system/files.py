@@ -59,7 +59,7 @@ def open_regular(path: str | os.PathLike[str]) -> int:
         raise OSError(errno.EINVAL, f"{str(path)!r} names no file: {error}") from None
     try:
         check_regular(os.fstat(descriptor), path)
-    except BaseException:
+    except BaseException:  # undone
         os.close(descriptor)
         raise
     return descriptor

@@ -42,7 +42,7 @@ class FreeListener:
         if type(hook) is not FreeAndNotify:
             free, hook = in_turn(hook), FreeAndNotify()
             hook.listeners = ()
-            block.__del__ = hook  # only stores from here: an interrupt would lose the free
+            block.__del__ = hook  # stores: an interrupt would lose the free
             hook.__del__ = free
         hook.listeners = (*(pair for pair in hook.listeners if not pair[0].closed), (self, key))
 

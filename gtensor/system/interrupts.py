@@ -3,11 +3,13 @@
 CPython delivers signals at the entry of a function, at a jump back and at the end of a call: never
 between two stores, and never within a C call. The rule is:
 
-    a change that must be complete is written as stores ("only stores from here"), or made one C
+    a change that must be complete is written as stores, from the comment "stores" on, or made one C
         call by `in_turn`; a longer one is a block `with undivided():`
     what a block must undo can be undone twice, and a block `with` an object of class `Undone` does
-        so: an error and an interrupt end it alike, and an interrupt within `undo` starts it again
-    `except BaseException` is for what must be undone after an error only, and raises it again
+        so: an error and an interrupt end it alike, and an interrupt within `undo` starts it again;
+        what is undone changes only within that block
+    `except BaseException` with the comment "undone" is for what is undone after an error only, and
+        raises it again; with "delivered", for where none may pass: into C, or out of a thread
 """
 
 from __future__ import annotations
@@ -39,14 +41,13 @@ class Undone:
     def __init__(self, undo: Callable[[], object]) -> None:
         self.undo = undo
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> None:
         self._within = True
-        return self
 
     def __exit__(self, *exception: object) -> None:
         try:
             self.undo()
-        except BaseException:
+        except BaseException:  # undone
             self.undo()
             raise
         self._within = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from unittest.mock import patch
 
 import numpy as np
@@ -14,11 +15,20 @@ from memory.invariants import check
 
 import gtensor as gt
 from gtensor import nn, optim
-from gtensor.engine.handle.context import grad_enabled, innermost, record_ops
+from gtensor.engine.handle.context import (
+    casting,
+    current_casts,
+    grad_enabled,
+    innermost,
+    record_ops,
+)
 from gtensor.engine.handle.node import FREE
 from gtensor.engine.walk import backward, walk
 from gtensor.memory import Arena, HostSegments
+from gtensor.memory.contract.adaptors import current_category
+from gtensor.memory.plan.recording import record
 from gtensor.system.bus import bus, here, phase
+from gtensor.system.interrupts import Undone
 
 
 @pytest.fixture
@@ -109,7 +119,31 @@ def test_an_interrupt_in_a_training_step_loses_nothing(what, arena):
     interrupted(arena, what, 3, 53)
 
 
+# -- the rule --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_block_that_is_undone_is_so_after_an_interrupt_at_any_point(failing):
+    for place in itertools.count(1):
+        there = []
+
+        def run(there=there):
+            with suppress(ValueError), Undone(there.clear):
+                there.append("a change")
+                if failing:
+                    raise ValueError
+
+        hit = interrupt_after(place, run)
+        assert not there, f"point {place}"
+        if not hit:
+            break
+    assert place > 3
+
+
 # -- modes -----------------------------------------------------------------------------------------
+
+
+MATRIX, SCRATCH = gt.ones((2, 2), device="cpu"), gt.memory.Workspace("cpu")
 
 
 def blocks():
@@ -126,6 +160,9 @@ def blocks():
         "settings": block(lambda: gt.settings.override(debug=1, tile_elements=7)),
         "listen": block(lambda: gt.listen(Listener())),
         "phase": block(lambda: phase("backward")),
+        "casting": block(lambda: casting(None)), "a cast op": lambda: MATRIX @ MATRIX,
+        "serving": block(SCRATCH.serving), "record": block(record),
+        "category": block(lambda: gt.memory.category("parameters")),
     }
 
 
@@ -140,14 +177,17 @@ class Listener:
 def test_an_interrupt_at_any_point_of_a_block_ends_it(name):
     def state():
         return (grad_enabled(), bus.listeners, gt.settings.debug, gt.settings.tile_elements,
-                here.phase)
+                here.phase, current_casts(), current_category(), cpu.resource)
 
-    with gt.listen(Listener()):
+    cpu = gt.device("cpu")
+    with gt.listen(Listener()), gt.autocast("bfloat16"):
+        blocks()[name]()  # loads what it needs
         before = state()
         for place in itertools.count(1):
             there = interrupt_after(place, blocks()[name])
             found = state()
             record_ops(True)
+            cpu.resource = before[-1]
             assert found == before
             if not there:
                 break
@@ -296,8 +336,7 @@ def test_a_backward_in_the_middle_of_a_commit_is_one_error(monkeypatch):
     assert x.grad.tolist() == [6.0, 12.0]
 
 
-@pytest.mark.parametrize("create_graph", [False, True])
-def test_an_interrupt_at_any_point_of_a_walk_ends_it_at_once(create_graph):
+def test_an_interrupt_at_any_point_of_a_walk_ends_it_at_once():
     """Also while the error, and with it the walk's frame, is alive: an interactive one keeps it."""
     for place in itertools.count(1):
         x = gt.tensor([1.0, 2.0], requires_grad=True)
@@ -306,7 +345,7 @@ def test_an_interrupt_at_any_point_of_a_walk_ends_it_at_once(create_graph):
 
         def run(loss=loss, kept=kept):
             try:
-                loss.backward(create_graph=create_graph, retain_graph=True)
+                loss.backward(retain_graph=True)
             except BaseException as error:
                 kept.append(error)
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import sys
 import weakref
@@ -11,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memory.interrupts import interrupt_after
 from together import in_threads
 
 import gtensor as gt
 from gtensor import nn
+from gtensor.engine.handle.consumed import Consumed, ConsumedStorage
 from gtensor.engine.handle.errors import ConsumedError
 from gtensor.engine.handle.storage import Storage
 from gtensor.engine.run.take_over import apply_over, overwritable
@@ -269,6 +272,18 @@ def test_an_interrupt_in_the_write_consumes_the_input(leaf: gt.Tensor) -> None:
         apply_over(broken, (x,), {})
     with pytest.raises(ConsumedError):
         x.numpy()
+
+
+def test_an_input_is_readable_after_an_interrupt_only_if_it_is_unchanged(leaf: gt.Tensor) -> None:
+    for place in itertools.count(1):
+        x = leaf.detach() + 1
+        there = interrupt_after(place, lambda x=x: over(x))
+        consumed = isinstance(x._array, Consumed)
+        assert consumed is isinstance(x._storage, ConsumedStorage), f"half taken at point {place}"
+        assert consumed or np.array_equal(x._array, leaf._array + 1), f"overwritten, point {place}"
+        if not there:
+            break
+    assert consumed and place > 10
 
 
 # -- who shares ----------------------------------------------------------------------------------

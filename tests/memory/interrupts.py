@@ -50,7 +50,7 @@ def interrupt_after(place: int, run: Callable[[], object], number: int | None = 
         if event == "call":
             if caller in called and (
                     code.co_name in caller.f_code.co_names
-                    or any(getattr(value, "__code__", None) is code
+                    or any(callable(value) and getattr(value, "__code__", None) is code
                            for value in caller.f_locals.values())):
                 # A Python function called by its name, or an argument: signals come at its entry,
                 # none at its return.

@@ -154,8 +154,8 @@ def is_grad_enabled() -> bool:
 def casting(casts: Any) -> Iterator[None]:
     """Within the block, in this thread, cast as by `casts`, or not at all."""
     before = current_casts()
-    set_casts(None if casts is None else casts.apart())
     try:
+        set_casts(None if casts is None else casts.apart())
         yield
     finally:
         set_casts(before)

@@ -321,7 +321,7 @@ class Tensor(Interchange, Methods):
                 first = Storage()
                 if shares:
                     first.join(self)
-                storage = self._storage  # only stores from here: a finalizer may have set one
+                storage = self._storage  # stores: a finalizer may have set one
                 if storage.common:
                     first.made = storage.made
                     self._storage = storage = first

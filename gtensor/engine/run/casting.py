@@ -62,8 +62,8 @@ class Casts:
 
     def run(self, op: Op, inputs: tuple[Any, ...], params: Params) -> Tensor:
         """Run an op that has a policy."""
-        set_casts(None)
         try:
+            set_casts(None)
             if params.get("dtype") is None:  # one that the caller asked for stands
                 inputs = self.cast(op.autocast, inputs)
             return op.call(*inputs, **params)

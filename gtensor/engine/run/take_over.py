@@ -48,16 +48,17 @@ def apply_over(
     x = inputs[0]
     free = overwritable(x)
     target = Target(x._array if free else None)
+    left = _left(x, op) if free else None
     try:
         result = bind(op, inputs, params, partial(fresh, target=target))
-    except BaseException as error:
+    except BaseException as error:  # undone
         # A path checks and allocates before it writes, so after an error nothing is written; but
         # an interrupt may come in the middle of the write, a listener's error after it.
-        if free and (not isinstance(error, Exception) or isinstance(error, ListenerError)):
-            consume(x, op)
+        if left and (not isinstance(error, Exception) or isinstance(error, ListenerError)):
+            x._array, x._storage = left
         raise
-    if free:
-        consume(x, op)
+    if left:
+        x._array, x._storage = left  # stores: behind the write no call may be interrupted
     else:
         x._device.note_copy(op.name, x.nbytes)
     return result, target.extras
@@ -82,13 +83,11 @@ def apply_keeping(op: Op, inputs: tuple[Any, ...], params: Params) -> Tensor:
     record.saved = WithRecipes(record.saved)
     record.saved.own = recipe
     if free:
-        consume(x, op)
+        x._array, x._storage = _left(x, op)
     return result
 
 
-def consume(x: Tensor, op: Op) -> None:
-    """Take the memory from a handle, whose later errors name this op and line."""
-    # typed as the array that it replaces
-    stand_in: Any = Consumed(x._array, f"taken over by {op.name} at {here()}")
-    x._array = stand_in
-    x._storage = ConsumedStorage(stand_in)
+def _left(x: Tensor, op: Op) -> tuple[Any, ConsumedStorage]:
+    """What is left in a handle whose memory is taken; later errors name this op and line."""
+    stand_in = Consumed(x._array, f"taken over by {op.name} at {here()}")
+    return stand_in, ConsumedStorage(stand_in)

@@ -55,7 +55,7 @@ def backward(
         try:
             grads = walk([(node, seed)], records, kept, step)
             _commit(kept, grads, create_graph)
-        except BaseException as error:
+        except BaseException as error:  # undone
             _put_back(step, error)
             raise
     else:
@@ -80,7 +80,7 @@ def _collect(
         walked = {node: grad for node, grad in zip(kept, grads, strict=True) if node not in final}
         _commit([*walked], [*walked.values()], False, final)
         return [*walked, *final], [*walked.values(), *final.values()]
-    except BaseException:
+    except BaseException:  # undone
         step.collecting.cancel()
         raise
 

@@ -30,7 +30,7 @@ class Collecting:
             self.begun.append(collector)
             try:
                 collector.begin(leaves)
-            except BaseException:
+            except BaseException:  # undone
                 self.cancel()
                 raise
 

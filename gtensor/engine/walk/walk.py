@@ -53,7 +53,7 @@ def walk(
             results = step.results()
         finally:
             step.undo()
-    except BaseException:  # as `Undone`, with fewer calls
+    except BaseException:  # undone: as by `Undone`, with fewer calls
         step.undo()
         raise
     if step.late:
@@ -104,7 +104,7 @@ def claim(records: list[Record], step: Step[Any]) -> None:
                     free = free and count.version == version
                 if not free:
                     raise GradientError(refusal(record))
-                record.state = WALKED  # only stores, for each record
+                record.state = WALKED  # stores, for each record
                 taken += 1
     finally:
         step.claimed = records[:taken]

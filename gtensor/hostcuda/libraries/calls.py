@@ -178,7 +178,7 @@ def _run(key: int) -> None:
             work()
     except Faulted:
         pass
-    except BaseException as error:  # the caller is C: no exception may leave
+    except BaseException as error:  # delivered: the caller is C
         traceback.print_exc()
         runtime.fail(f"a stand-in for one of NVIDIA's libraries failed: {error}")
     finally:
@@ -357,7 +357,7 @@ class Library:
                 return implement(*first, *arguments) or 0
             except Refused as refused:
                 return refused.status
-            except BaseException:  # the caller is C: no exception may leave
+            except BaseException:  # delivered: the caller is C
                 traceback.print_exc(file=sys.stderr)
                 return self.internal
 

@@ -22,7 +22,7 @@ def _install() -> None:
         found = settings()
         if found is not None:
             install(**found)
-    except BaseException as error:
+    except BaseException as error:  # delivered
         sentence = f"hostcuda, which this process was started with, cannot be installed: {error}\n"
         os.write(2, sentence.encode())
         os._exit(1)

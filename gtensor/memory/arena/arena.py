@@ -158,7 +158,7 @@ class Arena:
                     chunk = pools[stream].take(size)
                     if chunk is not None:
                         free = MethodType(self._free, chunk)
-                        block.node = chunk  # only stores from here
+                        block.node = chunk  # stores
                         block.__del__ = chunk.let_go = free
                         chunk.used = size
                         self._active += chunk.size
@@ -172,7 +172,7 @@ class Arena:
                     self._serial = block.serial = self._serial + 1
                     if self._allocated > self._alert:
                         risen = self._rise(size)
-            except BaseException:
+            except BaseException:  # undone
                 if chunk is not None and block.node is None:
                     chunk.pool.give(chunk)
                 raise
@@ -188,7 +188,7 @@ class Arena:
         if risen:
             try:
                 self._watermarks.call(risen, size)
-            except BaseException:
+            except BaseException:  # undone
                 del block  # the traceback refers to this frame and may live long
                 raise
         return block
@@ -296,7 +296,7 @@ class Arena:
                 return self._hold(block, chunk, size, nbytes, stream, label)
             except NoRoom:
                 raise
-            except BaseException:
+            except BaseException:  # undone
                 if block.node is None:
                     self._segments.misses = misses
                     if chunk is not None and (
@@ -330,7 +330,7 @@ class Arena:
               label: str) -> int:
         """Give a chunk to the block, and count it; returns as `_rise`."""
         free = MethodType(self._free, chunk)
-        block.node = chunk  # only stores from here
+        block.node = chunk  # stores
         block.__del__ = chunk.let_go = free
         block.ptr = chunk.ptr
         block.size = chunk.used = size

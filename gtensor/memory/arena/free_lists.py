@@ -7,8 +7,8 @@ Masmano et al., 2004, with both levels in one Python integer). A free joins its 
 neighbours at once, so two free chunks are never adjacent.
 
 `take` and `give` search first (calls, loops) and then change the lists by plain stores. CPython
-delivers signals at calls and loops only, so an interrupt such as Ctrl-C finds the lists consistent.
-The comment "only stores from here" marks where the changes begin.
+delivers signals at calls and loops only, so an interrupt such as Ctrl-C finds the lists consistent:
+the changes begin at the comment "stores" (`system/interrupts.py`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class BlockPool:
 
         rest = chunk.size - size
         if rest < self._min_remainder:
-            before = chunk.before  # only stores from here
+            before = chunk.before  # stores
             after = chunk.after
             before.after = after
             after.before = before
@@ -113,14 +113,14 @@ class BlockPool:
             cut.ptr = chunk.ptr
             cut.right = chunk
             left = cut.left = chunk.left
-            left.right = cut  # only stores from here
+            left.right = cut  # stores
             chunk.left = cut
             chunk.ptr += size
         else:
             cut.ptr = chunk.ptr + rest
             cut.left = chunk
             right = cut.right = chunk.right
-            right.left = cut  # only stores from here
+            right.left = cut  # stores
             chunk.right = cut
         chunk.size = rest
         if bin != chunk.bin:
@@ -152,7 +152,7 @@ class BlockPool:
         octave = granules.bit_length() - _LINEAR_BITS
         bin = (octave << _STEP_BITS) + (granules >> octave) if octave > 0 else granules
 
-        if joins_right:  # only stores from here; the right neighbour absorbs the chunk ...
+        if joins_right:  # stores; the right neighbour absorbs the chunk ...
             right.ptr = chunk.ptr
             if joins_left:  # ... and the left neighbour, which leaves its list
                 before = left.before
@@ -258,7 +258,7 @@ class BlockPool:
                 self.give(behind)
             if held is not chunk:
                 self.give(chunk)
-        except BaseException:  # an interrupt: the middle part last, to join with its neighbours
+        except BaseException:  # undone: the middle part last, to join with its neighbours
             if behind is not held and behind.bin == IN_USE:
                 self.give(behind)
             if chunk is not held and chunk.bin == IN_USE:
@@ -272,7 +272,7 @@ class BlockPool:
         rest = chunk_in_use(self, chunk.ptr + size, chunk.size - size)
         rest.left = chunk
         right = rest.right = chunk.right
-        right.left = rest  # only stores from here
+        right.left = rest  # stores
         chunk.right = rest
         chunk.size = size
         return rest
@@ -298,7 +298,7 @@ class BlockPool:
         """Split a segment in front of a chunk; the new segment begins with the chunk."""
         rest = Segment(self, chunk.ptr, segment.ptr + segment.size - chunk.ptr)
         before, last = chunk.left, segment.left
-        self.segments[chunk.ptr] = rest  # only stores from here
+        self.segments[chunk.ptr] = rest  # stores
         rest.right, chunk.left = chunk, rest
         last.right, rest.left = rest, last
         before.right, segment.left = segment, before
@@ -320,7 +320,7 @@ class BlockPool:
             if chunk.bin >= 0:
                 head = heir._bins[chunk.bin]
                 chunk.before.after, chunk.after.before = chunk.after, chunk.before
-                head.marked = True  # only stores, for each chunk
+                head.marked = True  # stores, for each chunk
                 heir._filled |= head.bit
                 chunk.before, chunk.after = head, head.after
                 head.after = chunk.after.before = chunk

@@ -119,7 +119,7 @@ class GraphPool:
                 try:
                     self._last = stream.id, stream.record()
                     self.__del__ = self.arena.forgetting(self.number, self._last[1])
-                except BaseException:  # without an event no stream could wait for the replay
+                except BaseException:  # undone: no stream could wait for the replay
                     stream.synchronize()
                     raise
 
@@ -144,7 +144,7 @@ def capturing(device: Device, pool: GraphPool, stream: int, home: Stream) -> Ite
             push_adaptor(device, "a capture on", over)
             yield captured
         finally:
-            captured.thread = None  # only stores: an interrupt must not leave the adaptor in place
+            captured.thread = None  # stores: an interrupt must not leave the adaptor in place
             if device.resource is captured:
                 device.resource = captured.upstream
             else:  # a recording began within the capture and has not ended yet

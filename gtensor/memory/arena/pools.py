@@ -103,7 +103,7 @@ class Pools:
         own = self.private.get(stream) or [kind.get(stream) for kind in kinds]
         left = [Orphan(pool, kind) for pool, kind in zip(own, kinds, strict=True)
                 if pool is not None and pool.segments]
-        self.orphans = [*self.orphans, *left]  # only stores from here
+        self.orphans = [*self.orphans, *left]  # stores
         if stream in self.private:
             del self.private[stream]
         else:

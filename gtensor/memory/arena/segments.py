@@ -150,7 +150,7 @@ class Segments:
         if aside is None:
             pool.provide(wanted)
         ptr = self.source.acquire(wanted)
-        segment.ptr = segment.right.ptr = ptr  # only stores from here
+        segment.ptr = segment.right.ptr = ptr  # stores
         self.misses += 1
         self.reserved += wanted
         if self.reserved > self.peak:
@@ -252,7 +252,7 @@ class Segments:
                 try:
                     self.streams.order(pool.stream, owner.stream)
                     self.tell_short(size, "borrow")
-                except BaseException:
+                except BaseException:  # undone
                     owner.give(chunk)
                     raise
                 chunk.uses = {pool.stream}
@@ -324,7 +324,7 @@ class Segments:
                 pool.add(segment)
                 pool.give(segment.right)
                 raise
-            except BaseException:  # an interrupt before or after it: a second release is refused
+            except BaseException:  # undone: an interrupt came before or after it
                 with suppress(Exception):
                     self.source.release(segment.ptr, segment.size)
                 raise

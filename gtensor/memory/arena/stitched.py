@@ -164,7 +164,7 @@ class Stitcher:
             chunk = pool.extension(segment, more)
             new = [chunk]
             if self._source.grow(segment.ptr, segment.size, segment.size + more):
-                chunk.left.right = segment.left = chunk  # only stores from here
+                chunk.left.right = segment.left = chunk  # stores
                 segment.size += more
                 segments.misses += 1
                 segments.reserved += more
@@ -219,7 +219,7 @@ class Stitcher:
             for part in parts:
                 part.bin = JOINED
             self.stitched.add(whole)
-        except BaseException:
+        except BaseException:  # undone
             if whole is not None:
                 self.stitched.discard(whole)
             give_all(parts)

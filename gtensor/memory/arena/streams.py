@@ -130,7 +130,7 @@ class Streams:
             chunk.uses = None
             return False
         entry = Retired(chunk)
-        self._unrecorded[entry] = None  # only stores from here
+        self._unrecorded[entry] = None  # stores
         chunk.bin = RETIRED
         self.count += 1
         self.nbytes += chunk.size
@@ -150,7 +150,7 @@ class Streams:
                 failed = False
             except Exception:
                 failed = True
-            if entry in self._failed:  # only stores from here
+            if entry in self._failed:  # stores
                 del self._failed[entry]
             if failed:
                 self._failed[entry] = None
@@ -300,7 +300,7 @@ class Streams:
         assert chunk is not None
         size = chunk.size
         chunk.pool.give(chunk)
-        chunk.uses = None  # only stores from here, so it is freed once
+        chunk.uses = None  # stores, so it is freed once
         entry.chunk = None
         self.count -= 1
         self.nbytes -= size

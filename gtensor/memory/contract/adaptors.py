@@ -14,6 +14,7 @@ from gtensor.backend import Device
 from gtensor.backend.ordering import Stamp
 from gtensor.memory.contract.resource import Block, OutOfMemoryError, Resource, Stats
 from gtensor.system.fork_safety import free_at_forks
+from gtensor.system.interrupts import Undone
 
 _category: ContextVar[str] = ContextVar("gtensor memory category", default="")
 current_category = _category.get
@@ -24,11 +25,12 @@ free_at_forks(_chains)
 @contextmanager
 def category(name: str) -> Iterator[None]:
     """Blocks allocated within have this category in timelines, e.g. "parameters"."""
-    token = _category.set(name)
+    before = _category.get()
     try:
+        _category.set(name)
         yield
     finally:
-        _category.reset(token)
+        _category.set(before)
 
 
 class Adaptor:
@@ -90,6 +92,31 @@ def bottom_of(resource: object) -> Any:
 
 
 AnAdaptor = TypeVar("AnAdaptor", bound=Adaptor)
+
+
+@contextmanager
+def adaptor_over(
+    device: Device, what: str, make: Callable[[Resource], AnAdaptor],
+) -> Iterator[AnAdaptor]:
+    """Within the block `make(device.resource)` is the device's resource, and then closed.
+
+    Raises RuntimeError as `push_adaptor`.
+    """
+    made: list[Any] = []
+
+    def over(resource: Resource) -> Any:
+        made.append(make(resource))
+        return made[0]
+
+    def end() -> None:
+        for adaptor in made:
+            try:
+                adaptor.close()
+            finally:
+                remove_adaptor(device, adaptor)
+
+    with Undone(end):
+        yield push_adaptor(device, what, over)
 
 
 def push_adaptor(device: Device, what: str, make: Callable[[Resource], AnAdaptor]) -> AnAdaptor:

@@ -233,7 +233,7 @@ class Planned(Adaptor):
         block.ptr = start
         block.size = size
         free = MethodType(self._freed.append, place)
-        block.node = place  # only stores from here
+        block.node = place  # stores
         block.__del__ = free
         self._live += size
         counts.served += 1
@@ -276,7 +276,7 @@ class Planned(Adaptor):
             starts = place.region.starts
             at = bisect_left(starts, place.start)
             uses = self._uses.get(place.start)
-            if uses is None:  # only stores from here
+            if uses is None:  # stores
                 del starts[at]
             else:
                 shared = self._shared.setdefault(place.region.reserved.stream, [])  # and here
@@ -300,7 +300,7 @@ class Planned(Adaptor):
                 arena.order(stream, user)
             starts = place.region.starts
             at = bisect_left(starts, place.start)
-            del starts[at]  # only stores from here
+            del starts[at]  # stores
             del shared[0]
 
     def _place_at(self, ptr: int) -> Place | None:

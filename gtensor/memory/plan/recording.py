@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.contract.adaptors import Adaptor, push_adaptor, remove_adaptor
+from gtensor.memory.contract.adaptors import Adaptor, adaptor_over
 from gtensor.memory.contract.resource import Block, Resource
 from gtensor.memory.plan.plan import Lifetime, Plan, make_plan
 from gtensor.system.frees import FreeListener
@@ -126,10 +126,5 @@ def record(device: Device | str | None = None) -> Iterator[Recording]:
 
     Raises RuntimeError if the device's arena is switched off.
     """
-    device = get_device(device)
-    recording = push_adaptor(device, "a recording of", Recording)
-    try:
+    with adaptor_over(get_device(device), "a recording of", Recording) as recording:
         yield recording
-    finally:
-        recording.close()
-        remove_adaptor(device, recording)
