@@ -27,6 +27,7 @@ from gtensor.engine.walk import backward, walk
 from gtensor.memory import Arena, HostSegments
 from gtensor.memory.contract.adaptors import current_category
 from gtensor.memory.plan.recording import record
+from gtensor.ops.norms.batch_norm import move_averages
 from gtensor.system.bus import bus, here, phase
 from gtensor.system.interrupts import Undone
 
@@ -277,6 +278,34 @@ def test_a_write_that_an_interrupt_ends_counts_if_it_has_begun():
             continue
         assert not written and x.grad.numpy().tolist() == [4.0, 6.0], "a wrong gradient"
     assert place > 5
+
+
+@pytest.mark.parametrize("own_op", [True, False])
+def test_statistics_that_an_interrupt_leaves_moved_are_counted_as_written(own_op):
+    """The own op of batch norm moves them, or `write`, which overwrites several tensors."""
+    x = gt.tensor([[1.0, 2.0], [4.0, 8.0]])
+    for place in itertools.count(1):
+        norm = nn.BatchNorm1d(2)
+        norm.running_mean += 1  # so that each has a storage of its own, which counts
+        norm.running_var += 1
+        buffers = norm.running_mean, norm.running_var
+
+        def run(buffers=buffers, norm=norm):
+            if own_op:
+                norm(x)
+            else:
+                move_averages((*buffers, None), x[0], (x[1], 1.0), 0.5)
+
+        versions = [buffer._version for buffer in buffers]
+        values = [np.array(buffer._array) for buffer in buffers]
+        hit = interrupt_after(place, run)
+        for buffer, version, value in zip(buffers, versions, values, strict=True):
+            moved = not np.array_equal(buffer._array, value)
+            counted = buffer._storage.version > version
+            assert counted or not moved, f"point {place}"
+        if not hit:
+            break
+    assert place > 30 and moved
 
 
 # -- finalizers ------------------------------------------------------------------------------------

@@ -13,7 +13,13 @@ from gtensor.engine.handle.interchange import given_values
 from gtensor.engine.handle.node import Leaf, Node
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.bind import bind, saves
-from gtensor.engine.run.writable import check_writable, overlapping, refuse_traced, same_layout
+from gtensor.engine.run.writable import (
+    check_writable,
+    count_write,
+    overlapping,
+    refuse_traced,
+    same_layout,
+)
 from gtensor.engine.tape.execute import execute
 from gtensor.engine.tape.op import Op
 from gtensor.engine.tape.record import Record, new_record
@@ -77,17 +83,11 @@ def write(
     The indices are inputs that get no gradient. The path overwrites the `others`, too, which it is
     given as `state`; nothing is recorded of them.
     """
-    if not others:
-        return bind(op, (target, value, *indices), params, _into_first)
-    state = tuple([other._array for other in others])
-    try:
-        return bind(op, (target, value, *indices), {**params, "state": state}, _into_first)
-    finally:  # an interrupt may come during or after the write
-        for other in others:
-            storage = other._own_storage()
-            storage.version += 1
-            storage.writer = id(other._array)
-            other._version = storage.version
+    if others:
+        for other in others:  # first: an interrupt may come during or after the write
+            count_write(other)
+        params = {**params, "state": tuple([other._array for other in others])}
+    return bind(op, (target, value, *indices), params, _into_first)
 
 
 def _into_first(

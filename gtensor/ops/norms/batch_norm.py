@@ -6,8 +6,6 @@ backward recomputes the pre-activation tile by tile. Statistics of half types ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -393,8 +391,8 @@ def batch_norm_act(
     if not training:
         return batch_norm_op(input, weight, bias, running_mean, running_var, **options)
     if gather is None:
-        with moved(input, running, momentum) as moving:
-            return batch_norm_op(input, weight, bias, None, None, **options, **moving)
+        return batch_norm_op(input, weight, bias, None, None, **options,
+                             **moving(input, running, momentum))
     mean, var, unbiased = batch_statistics(input, gather)
     y = batch_norm_op(input, weight, bias, mean, var, **options)
     move_averages(running, mean, unbiased, momentum)
@@ -421,24 +419,20 @@ def unbiased_variance(x: Tensor, var: Tensor) -> Unbiased:
     return var, count / (count - 1)
 
 
-@contextmanager
-def moved(x: Tensor, running: Running, momentum: float) -> Iterator[Params]:
+def moving(x: Tensor, running: Running, momentum: float) -> Params:
     """The parameter with which a norm of x moves the running statistics, for one call of its op.
 
     None when a checkpointed function runs again: the first run has updated them.
     """
     buffers = [buffer for buffer in running if buffer is not None]
     if is_recomputing() or not buffers:
-        yield {}
-        return
+        return {}
     count = replicas.values_per_channel(x.shape)
     mean, var, batches = (None if buffer is None else buffer._array for buffer in running)
     x._device.order((), tuple(buffer._array for buffer in buffers))
-    try:
-        yield {"moving": paths.Moving(mean, var, batches, momentum, count / (count - 1))}
-    finally:  # an interrupt may come during or after the write
-        for buffer in buffers:
-            count_write(buffer)
+    for buffer in buffers:  # first: an interrupt may come during or after the write
+        count_write(buffer)
+    return {"moving": paths.Moving(mean, var, batches, momentum, count / (count - 1))}
 
 
 def move_averages(running: Running, mean: Tensor, var: Unbiased, momentum: float) -> None:

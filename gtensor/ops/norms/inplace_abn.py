@@ -481,8 +481,8 @@ def inplace_abn(
     if inverted:
         options["absolute"] = absolute
         own = running if training and gather is None else (None, None, None)
-        with batch_norm.moved(input, own, momentum) as moving:
-            y, _ = apply_over(inplace_abn_op, inputs, options | moving)
+        moving = batch_norm.moving(input, own, momentum)
+        y, _ = apply_over(inplace_abn_op, inputs, options | moving)
     else:
         y = apply_keeping(batch_norm.batch_norm_op, inputs, options)
     if unbiased is not None:
