@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import Any
 from unittest.mock import patch
 
 from gtensor.engine.handle import context
+from gtensor.engine.run import take_over
 from gtensor.engine.walk import walk
+from gtensor.engine.walk.slots import RawStep
 from gtensor.memory.arena import arena, segments
 from gtensor.memory.arena.chunks import Chunk
+from gtensor.ops.norms import batch_norm
 from gtensor.ops.updates import optimizers
 from gtensor.system import fork_safety
 from gtensor.system.interrupts import undivided
@@ -42,6 +46,40 @@ def lock_unknown_to_forks() -> Context:
 def claims_not_reentrant() -> Context:
     """the lock of claims is not reentrant"""
     return patch.object(walk, "_claims", threading.Lock())
+
+
+def walk_undone_once() -> Context:
+    """the end of a walk that an interrupt cut short is not made up for"""
+    right = RawStep.undo
+
+    def undo(step: RawStep) -> None:
+        if sys.exc_info()[0] is None:
+            right(step)
+    return patch.object(RawStep, "undo", undo)
+
+
+def input_taken_behind_the_write() -> Context:
+    """a call stands between an op's write over its input and the store that takes it"""
+    class Left(tuple[Any, ...]):
+        def __bool__(self) -> bool:
+            return True
+    right = take_over._left
+    return patch.object(take_over, "_left", lambda x, op: Left(right(x, op)))
+
+
+def statistics_counted_behind_the_write() -> Context:
+    """running statistics count as written when batch norm's op has ended"""
+    right = batch_norm.count_write
+
+    def act(*given: Any, **options: Any) -> Any:
+        late: list[Any] = []
+        with patch.object(batch_norm, "count_write", late.append):
+            result = batch_norm_act(*given, **options)
+        for buffer in late:
+            right(buffer)
+        return result
+    batch_norm_act = batch_norm.batch_norm_act
+    return patch.object(batch_norm, "batch_norm_act", act)
 
 
 def step_interrupted_between_writes() -> Context:
