@@ -183,6 +183,7 @@ def test_an_interrupt_at_any_point_of_a_block_ends_it(name):
     cpu = gt.device("cpu")
     with gt.listen(Listener()), gt.autocast("bfloat16"):
         blocks()[name]()  # loads what it needs
+        record_ops(True)
         before = state()
         for place in itertools.count(1):
             there = interrupt_after(place, blocks()[name])
