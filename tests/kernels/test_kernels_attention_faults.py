@@ -23,17 +23,19 @@ FORWARD, BACKWARD = "attention.cu", "attention_backward.cu"
 FLOAT, FLOAT_BACKWARD = "attention_float.cu", "attention_float_backward.cu"
 TF32, TF32_BACKWARD = "attention_tf32.cu", "attention_tf32_backward.cu"
 TERMS, TERMS_BACKWARD = "attention_terms.cu", "attention_terms_backward.cu"
-MASK, CACHED = "attention_mask_gradient.cu", "attention_cached.cu"
+MASK, FLOAT_MASK = "attention_mask_gradient.cu", "attention_float_mask_gradient.cu"
+CACHED = "attention_cached.cu"
 KINDS = {FORWARD: "halves", BACKWARD: "halves", FLOAT: "float32", FLOAT_BACKWARD: "float32",
          TF32: "tf32", TF32_BACKWARD: "tf32"}
 TYPES = {file: "float32" if KINDS.get(file, "halves") != "halves" else "float16"
-         for file in (*KINDS, TERMS, TERMS_BACKWARD, MASK, CACHED)}
+         for file in (*KINDS, TERMS, TERMS_BACKWARD, MASK, CACHED)} | {FLOAT_MASK: "float32"}
 FUNCTIONS = {
     FORWARD: ["forward_64"],
     BACKWARD: ["backward_queries_64", "backward_keys_64"],
     TERMS: ["terms_forward_64"],
     TERMS_BACKWARD: ["terms_backward_queries_64", "terms_backward_keys_64"],
     MASK: ["mask_gradient_64"],
+    FLOAT_MASK: ["mask_gradient_128"],
     CACHED: ["cached_64", "cached_combine"],
 }
 for _file in (FLOAT, TF32):
@@ -104,6 +106,8 @@ CASES = {
         gradients("dropout", (2,), 20, 72, 8, mask=(2, 20, 72), boolean=False, p=0.4, wanted="m"),
         gradients("causal", (), 20, 70, 8, mask=(20, 70), boolean=False, causal=True, wanted="m"),
     ],
+    FLOAT_MASK: [gradients("sum", (), 20, 75, 68, mask=(20, 75), boolean=False, wanted="m",
+                           kind="float32")],
     CACHED: [
         attend("wide", 2, 2, 3, 1, 150, 40),
         attend("odd", 1, 2, 2, 3, 140, 13, capacity=143),
@@ -120,6 +124,8 @@ RACED = {
     TERMS: [attention("raced", (), 20, 152, 8, mask=(20, 152), boolean=False, p=0.4)],
     TERMS_BACKWARD: [gradients("raced", (), 20, 152, 8, mask=(20, 152), p=0.4)],
     MASK: [gradients("raced", (), 70, 20, 8, mask=(1, 20), boolean=False, wanted="m")],
+    FLOAT_MASK: [gradients("raced", (), 20, 40, 68, mask=(20, 1), boolean=False, wanted="m",
+                           kind="float32")],
     CACHED: [attend("raced", 1, 1, 1, 1, 70, 16)],
 }
 
@@ -431,11 +437,15 @@ MASK_FAULTS = {
     "rows behind the last one are written": _mask("row < query_count && key", "key", OVERFLOW),
     "keys behind the last one are written": _mask("&& key < keys)", "&& key < 80)", OVERFLOW),
     "sums of keys behind the last one are written": _mask(
-        "key >= min(keys, tile)", "key >= max(keys, tile)", OVERFLOW),
+        "key >= min(keys, passing)", "key >= max(keys, passing)", OVERFLOW),
     "a sum of one lane's keys": _mask("sum += __shfl_xor_sync(0xffffffffu, sum, 2);", ""),
     "a sum of half of the queries": _mask("other = 4; other < 32", "other = 4; other < 16"),
     "a sum of the first warp": _mask("sum += of_warps[i][key]", "sum += of_warps[0][key]"),
     "a fragment's row is another one": _mask("threadIdx.x / 32 * 16 * M * D", "0"),
+    "float32: half of the features alone": Fault(
+        "sums[0][n][e] + found", "found", file=FLOAT_MASK),
+    "float32: keys of another tile": Fault(
+        "origin = from_key * passing", "origin = from_key * owned", file=FLOAT_MASK),
 }
 
 
