@@ -1,4 +1,4 @@
-// Attention backward of halves on tensor cores: the gradient of a mask that was added to the scores.
+// Attention backward of halves on tensor cores: the gradient of a mask that was added to scores.
 // Needs sm_80. Types: __half, __nv_bfloat16.
 //
 // Formula, layout and traffic: attention_mask_gradient.cuh.
@@ -31,5 +31,17 @@ attention_mask_gradient_128(const T *q, const T *k, const T *v, const T *g, cons
       gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
 }
 
+template <typename T>
+__global__ void __launch_bounds__(128, 2)  // at most 255 registers
+attention_mask_gradient_256(const T *q, const T *k, const T *v, const T *g, const float *numbers,
+                            T *dmask, gt_mask_gradient space, double scale, const void *mask,
+                            gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
+                            gt_index threshold, double factor) {
+  gt_mask_block<T, 256, 32>().run(
+      q, k, v, g, numbers, dmask, space, static_cast<float>(scale),
+      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
+}
+
 // Launch: blocks of 128 threads along x, one for each 64 x 64 elements of each matrix of the mask;
-// dynamic shared memory for four tiles of 64 rows. Features up to 64, up to 128.
+// dynamic shared memory for four tiles of 64 rows. Features up to 64, up to 128. For up to 256 the
+// keys are 32.

@@ -9,7 +9,7 @@
 // A block has 64 queries and 64 keys (32 where a row has 512 bytes) of one matrix of the mask. All
 // tiles that it repeats over pass in one order, and their sum stays in registers: nothing larger
 // than the mask is written, and each element once. A warp has 16 of the queries. Sums are float32.
-// Traffic: the rows of a tile's queries and keys for each tile of weights (from L2, where they fit).
+// Traffic: the rows of queries and of keys for each tile of weights (from L2, where they fit).
 #pragma once
 
 #include "attention_products.cuh"

@@ -299,8 +299,8 @@ def touch_context(options: Options) -> None:
 def touch_attention(options: Options) -> None:
     """Attention and its gradients, whatever `dtypes` are: in halves, float32, and by TF32.
 
-    Two heads of queries share one of keys and values. Causal, and with dropout and a mask, which has
-    a gradient. TF32 has as many bits as float16.
+    Two heads of queries share one of keys and values. Causal, and with dropout and a mask, which
+    has a gradient. TF32 has as many bits as float16.
     """
     rng = np.random.default_rng(SEED)
     for name, tf32 in (("float16", 0), ("bfloat16", 0), ("float32", 0), ("float32", 1)):

@@ -25,10 +25,13 @@ TF32, TF32_BACKWARD = "attention_tf32.cu", "attention_tf32_backward.cu"
 TERMS, TERMS_BACKWARD = "attention_terms.cu", "attention_terms_backward.cu"
 MASK, FLOAT_MASK = "attention_mask_gradient.cu", "attention_float_mask_gradient.cu"
 CACHED = "attention_cached.cu"
+LARGEST = "attention_backward.cu of 256 features"
+SOURCES = {LARGEST: BACKWARD}  # else the name is that of the file
 KINDS = {FORWARD: "halves", BACKWARD: "halves", FLOAT: "float32", FLOAT_BACKWARD: "float32",
          TF32: "tf32", TF32_BACKWARD: "tf32"}
 TYPES = {file: "float32" if KINDS.get(file, "halves") != "halves" else "float16"
-         for file in (*KINDS, TERMS, TERMS_BACKWARD, MASK, CACHED)} | {FLOAT_MASK: "float32"}
+         for file in (*KINDS, TERMS, TERMS_BACKWARD, MASK, CACHED, LARGEST)}
+TYPES[FLOAT_MASK] = "float32"
 FUNCTIONS = {
     FORWARD: ["forward_64"],
     BACKWARD: ["backward_queries_64", "backward_keys_64"],
@@ -36,6 +39,7 @@ FUNCTIONS = {
     TERMS_BACKWARD: ["terms_backward_queries_64", "terms_backward_keys_64"],
     MASK: ["mask_gradient_64"],
     FLOAT_MASK: ["mask_gradient_128"],
+    LARGEST: ["backward_queries_256", "backward_keys_256"],
     CACHED: ["cached_64", "cached_combine"],
 }
 for _file in (FLOAT, TF32):
@@ -44,7 +48,7 @@ for _file in (FLOAT_BACKWARD, TF32_BACKWARD):
     FUNCTIONS[_file] = FUNCTIONS[BACKWARD] + FUNCTIONS[TERMS_BACKWARD]
 KERNELS = {file: [f"attention_{name}<{kernels.C_TYPES[TYPES[file]]}>" for name in names]
            for file, names in FUNCTIONS.items()}
-TEXTS = {file: kernels.source(file) for file in KERNELS}
+TEXTS = {file: kernels.source(SOURCES.get(file, file)) for file in KERNELS}
 RACE, OVERFLOW, NAN = "ThreadSanitizer: data race", "heap-buffer-overflow", "nan"
 MISALIGNED = "misaligned address"
 UNWAITED = "a thread ends before it has waited for its copies"
@@ -108,6 +112,7 @@ CASES = {
     ],
     FLOAT_MASK: [gradients("sum", (), 20, 75, 68, mask=(20, 75), boolean=False, wanted="m",
                            kind="float32")],
+    LARGEST: [gradients("largest", (), 20, 30, 136)],
     CACHED: [
         attend("wide", 2, 2, 3, 1, 150, 40),
         attend("odd", 1, 2, 2, 3, 140, 13, capacity=143),
@@ -126,6 +131,7 @@ RACED = {
     MASK: [gradients("raced", (), 70, 20, 8, mask=(1, 20), boolean=False, wanted="m")],
     FLOAT_MASK: [gradients("raced", (), 20, 40, 68, mask=(20, 1), boolean=False, wanted="m",
                            kind="float32")],
+    LARGEST: [gradients("raced", (), 20, 30, 136, causal=True)],
     CACHED: [attend("raced", 1, 1, 1, 1, 70, 16)],
 }
 
@@ -360,6 +366,15 @@ BACKWARD_FAULTS = {
 }
 
 
+LARGEST_FAULTS = {
+    "the gradient of keys twice": Fault("blockIdx.x % 2 == 0", "blockIdx.x % 2 < 2", file=LARGEST),
+    "keys of another block": Fault("both ? blockIdx.x / 2 :", "both ? blockIdx.x :", file=LARGEST),
+    "keys without their values": Fault(
+        "if constexpr (of_keys)\n      gt_tile", "if constexpr (of_values)\n      gt_tile",
+        NAN, file=LARGEST),
+}
+
+
 def _terms_backward(*fault: Any) -> Fault:
     return Fault(*fault, file=TERMS_BACKWARD)
 
@@ -584,7 +599,8 @@ ALL = {f"{which}: {name}": fault
        for which, faults in (("forward", FAULTS), ("backward", BACKWARD_FAULTS),
                              ("terms", TERMS_FAULTS), ("terms backward", TERMS_BACKWARD_FAULTS),
                              ("mask", MASK_FAULTS), ("cached", CACHED_FAULTS),
-                             ("float32", FLOAT_FAULTS), ("TF32", TF32_FAULTS))
+                             ("largest", LARGEST_FAULTS), ("float32", FLOAT_FAULTS),
+                             ("TF32", TF32_FAULTS))
        for name, fault in faults.items()}
 UNBROKEN = {f"{file}, {name}": Fault("", "", build=build, file=file)
             for file in KERNELS for name, build in (("fibers", FIBERS), ("threads", THREADS))}
@@ -638,4 +654,5 @@ def test_the_cases_launch_the_kernels_that_are_broken() -> None:
             with pytest.raises(AssertionError):  # nothing is computed
                 case.check(recorder, DTYPES[TYPES[file]], np.random.default_rng(5))
     assert {launch.kernel for launch in recorder.launched} == {
-        (file, name.split("<")[0]) for file, names in KERNELS.items() for name in names}
+        (SOURCES.get(file, file), name.split("<")[0])
+        for file, names in KERNELS.items() for name in names}

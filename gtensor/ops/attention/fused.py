@@ -1,11 +1,12 @@
 """Attention where its kernels serve: forward as one launch, backward as two.
 
-They serve halves and float32 on devices from sm_80 on, with a positive scale, head sizes up to 128
-of which a row has a multiple of 16 bytes, any strides that are such multiples, and features side by
-side; masks that are boolean or of the dtype of the others, of any strides; dropout of as many keys
-as are a multiple of 8. Backward sums over the leading axes along which keys and values both repeat.
-The gradient of a mask is a third launch (kernels/attention_mask_gradient.cuh), which writes nothing
-else. All other calls take the blocks of blocks.py.
+They serve halves and float32 on devices from sm_80 on, with a positive scale, head sizes up to 256
+(float32: 128) of which a row has a multiple of 16 bytes, any strides that are such multiples, and
+features side by side; masks that are boolean or of the dtype of the others, of any strides; dropout
+of as many keys as are a multiple of 8. Backward sums over the leading axes along which keys and
+values both repeat. The gradient of a mask is a third launch
+(kernels/attention_mask_gradient.cuh), which writes nothing else. All other calls take the blocks of
+blocks.py.
 
 Halves are multiplied by tensor cores, float32 without them, or with `settings.tf32` by TF32: the
 same blocks of kernels/attention_forward.cuh and the other headers, with other tiles.
@@ -58,23 +59,31 @@ class Tiles(NamedTuple):
 _TILES = {
     (2, 64): Tiles(128, 64, 256, 128, 32, 128, 256, 64),
     (2, 128): Tiles(128, 64, 256, 128, 32, 256, 256, 64),
+    (2, 256): Tiles(64, 32, 128, 64, 16, 128, 128, 32),
     (4, 64): Tiles(128, 32, 128, 128, 32, 128, 256, 64),
     (4, 128): Tiles(64, 32, 128, 64, 16, 128, 128, 32),
 }
-_SIZES = (64, 128)  # of heads, at most
+_ONE_GRADIENT = 256  # of this size of heads a block has keys' gradient or values'
 _FILES = {("halves", ""): "attention", ("halves", "terms_"): "attention_terms",
           **{(kind, terms): file for kind, file in (("float32", "attention_float"),
                                                     ("tf32", "attention_tf32"))
              for terms in ("", "terms_")}}
+
+
+def _sizes(kind: str) -> list[int]:
+    """Of heads, at most."""
+    return [size for itemsize, size in _TILES if itemsize == (2 if kind == "halves" else 4)]
+
+
 _KERNELS = {
     (kind, which, size, bool(terms)): raw(file + suffix, f"attention_{terms}{which}_{size}")
-    for (kind, terms), file in _FILES.items() for size in _SIZES
+    for (kind, terms), file in _FILES.items() for size in _sizes(kind)
     for which, suffix in (("forward", ".cu"), ("backward_queries", "_backward.cu"),
                           ("backward_keys", "_backward.cu"))}
 _KERNELS |= {
     (kind, "mask_gradient", size, True): raw(
         f"{file}_mask_gradient.cu", f"attention_mask_gradient_{size}")
-    for (kind, terms), file in _FILES.items() if not terms for size in _SIZES}
+    for (kind, terms), file in _FILES.items() if not terms for size in _sizes(kind)}
 
 
 def _structure(arrays: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype:
@@ -192,7 +201,8 @@ def gradient_plan(
     order = _shared_last(shared, lead)
     tiles = _TILES[itemsize, size]
     matrices, rows = prod(lead), -(-q[0][-2] // tiles.owned)
-    blocks = matrices * rows, prod(shared) * -(-k[0][-2] // tiles.owned)
+    each = 2 if size == _ONE_GRADIENT and dk and dv else 1
+    blocks = matrices * rows, prod(shared) * -(-k[0][-2] // tiles.owned) * each
     if max(blocks) > _MOST_BLOCKS:
         return None
     space = _filled(_GRADIENT_SPACE, q, v, lead, steps, order, is_causal, terms,
@@ -248,7 +258,8 @@ def _shared_last(shared: tuple[int, ...], lead: tuple[int, ...]) -> list[int]:
 def _size(q: At, v: At, lead: tuple[int, ...], itemsize: int) -> int:
     """The kernels' size of heads; 0 if none serves."""
     (length, features), (keys, value_features) = q[0][-2:], v[0][-2:]
-    size = next((size for size in _SIZES if max(features, value_features) <= size), 0)
+    size = next((size for each, size in _TILES
+                 if each == itemsize and max(features, value_features) <= size), 0)
     fits = (0 < length <= _MOST_ROWS and 0 < keys <= _MOST_ROWS and features and value_features
             and features * itemsize % _ALIGNED == value_features * itemsize % _ALIGNED == 0
             and prod(lead) > 0)

@@ -76,7 +76,8 @@ def errors(
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("heads", "lengths", "size"), [
-    (2, (130, 130), 64), (1, (70, 150), 64), (1, (140, 70), 128), (2, (64, 64), 40)])
+    (2, (130, 130), 64), (1, (70, 150), 64), (1, (140, 70), 128), (2, (64, 64), 40),
+    (1, (70, 90), 256)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_and_gradients_are_as_exact_as_pytorchs(
     dtype: str, heads: int, lengths: tuple[int, int], size: int, causal: bool
@@ -88,7 +89,8 @@ def test_values_and_gradients_are_as_exact_as_pytorchs(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mask", ["boolean", "sum"])
-@pytest.mark.parametrize(("heads", "lengths", "size"), [(2, (40, 70), 64), (1, (70, 40), 128)])
+@pytest.mark.parametrize(("heads", "lengths", "size"), [(2, (40, 70), 64), (1, (70, 40), 128),
+                                                        (1, (40, 70), 192)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_masked_attention_is_as_exact_as_pytorchs(
     dtype: str, heads: int, lengths: tuple[int, int], size: int, mask: str
@@ -147,6 +149,9 @@ def test_a_plan_says_how_the_kernel_is_launched() -> None:
     wide = fused.plan(at(5, 72), at(9, 72), at(9, 128), at(5, 128), False)
     assert wide is not None and wide.size == 128 and wide.shared_bytes == 2 * plan.shared_bytes
     assert (wide.space["features"], wide.space["value_features"]) == (72, 128)
+    largest = fused.plan(at(130, 256), at(9, 256), at(9, 136), at(130, 136), False)
+    assert largest is not None and largest.size == 256 and largest.grid == (3,)  # half as many rows
+    assert largest.threads == 128 and largest.shared_bytes == wide.shared_bytes
 
 
 @pytest.mark.parametrize(("features", "size", "rows", "keys"), [
@@ -206,7 +211,7 @@ def test_no_plan_of_masks_and_dropout() -> None:
 
 @pytest.mark.parametrize(("q", "k", "why"), [
     (at(5, 12), at(7, 12), "features that are no multiple of 8"),
-    (at(5, 136), at(7, 136), "too many features"),
+    (at(5, 264), at(7, 264), "too many features"),
     (at(0, 16), at(7, 16), "no queries"), (at(5, 16), at(0, 16), "no keys"),
     (at(0, 5, 16), at(0, 7, 16), "no matrices"), (at(5, 0), at(7, 0), "no features"),
     (at(5, 16, steps=(2, 10)), at(7, 16), "features not side by side"),
@@ -251,6 +256,19 @@ def test_axes_along_which_keys_and_values_repeat_are_the_innermost() -> None:
     assert plan.space["lead"][:2].tolist() == [
         (2, 2160, 0, 0, 2160, 2160, 30, 2160, 0, 0),
         (3, 720, 1440, 1440, 720, 720, 10, 720, 1440, 1440)]
+
+
+def test_of_the_largest_heads_blocks_make_one_gradient_of_two() -> None:
+    q, k, g = at(130, 256), at(70, 256), at(130, 256)
+    saved = at(130, 1, itemsize=4)
+    grids = {}
+    for wanted in ("kv", "k", "v"):
+        dk, dv = (k if name in wanted else None for name in "kv")
+        plan = fused.gradient_plan(q, k, k, q, g, saved, None, dk, dv, False)
+        assert plan is not None and plan.query_grid == (3,)
+        assert plan.query_threads == plan.key_threads == 128 and plan.shared_bytes == 96 << 10
+        grids[wanted] = plan.key_grid
+    assert grids == {"kv": (4,), "k": (2,), "v": (2,)}
 
 
 @pytest.mark.parametrize(("q", "k", "v", "lead"), [
@@ -318,6 +336,9 @@ def test_backward_is_two_launches(rng: np.random.Generator) -> None:
     repeated = gt.broadcast_to(g[:1, :1, :1, :1], g.shape)
     assert backward(q, k, v, arrived=repeated) == {
         **OF_QUERIES, **OF_KEYS, "cupy_copy__bfloat16_bfloat16": 1}
+    q, k, v, g = tensors(rng, *[(2, 20, 136)] * 4)
+    assert backward(q, k, v, arrived=g) == {
+        name.replace("64", "256"): 1 for name in OF_QUERIES | OF_KEYS}
 
 
 @pytest.mark.host_cuda
