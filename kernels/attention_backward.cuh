@@ -8,8 +8,9 @@
 // `largest`, and `totals`, the sum of exponentials relative to it.
 //   attention_backward_queries   a block has some queries, keys and values pass it: dq, and of each
 //                                query the logarithm of its sum (of powers of two), and delta
-//   attention_backward_keys      then a block has some keys, queries pass it: dk and dv. Matrices
-//                                that share keys and values are added up in their order.
+//   attention_backward_keys      then a block has some keys, queries pass it: dk and dv, or for
+//                                more than 128 features one of both. Matrices that share keys and
+//                                values are added up in their order.
 // Both skip what a causal mask hides. Each sum has one order: no atomics.
 //
 // With dropout, g @ v.T and the weights of dv are multiplied by what dropout multiplied.
@@ -254,6 +255,24 @@ class gt_attention_backward {
   __device__ void keys(const T *q, const T *k, const T *v, const T *g, const float *numbers, T *dk,
                        T *dv, const gt_attention_gradients &space, double scale,
                        Terms terms) const {
+    if constexpr (D <= 128) {
+      make<true, true>(blockIdx.x, q, k, v, g, numbers, dk, dv, space, scale, terms);
+    } else {  // registers have place for one of both sums
+      const bool both = dk && dv, of_keys = both ? blockIdx.x % 2 == 0 : dk != nullptr;
+      const unsigned block = both ? blockIdx.x / 2 : blockIdx.x;
+      if (of_keys)
+        make<true, false>(block, q, k, v, g, numbers, dk, dv, space, scale, terms);
+      else
+        make<false, true>(block, q, k, v, g, numbers, dk, dv, space, scale, terms);
+    }
+  }
+
+ private:
+  // What `keys` makes, or one of both gradients.
+  template <bool of_keys, bool of_values>
+  __device__ void make(unsigned block, const T *q, const T *k, const T *v, const T *g,
+                       const float *numbers, T *dk, T *dv, const gt_attention_gradients &space,
+                       double scale, Terms terms) const {
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ __align__(16) two_queries passing_numbers[2][passing / 2];
     constexpr int numbers_pieces = sizeof passing_numbers[0] / 16;
@@ -265,8 +284,8 @@ class gt_attention_backward {
     // The blocks of a causal mask that the most queries see first.
     const unsigned repeats = static_cast<unsigned>(space.repeats);
     const unsigned shared = static_cast<unsigned>(space.matrices) / repeats;
-    const unsigned matrix = blockIdx.x % shared * repeats;
-    const int first = blockIdx.x / shared * owned;
+    const unsigned matrix = block % shared * repeats;
+    const int first = block / shared * owned;
     const int begin = first + warp * warp_rows;  // of the warp
     const int query_count = static_cast<int>(space.rows.length);
     const int key_count = static_cast<int>(space.keys);
@@ -279,8 +298,9 @@ class gt_attention_backward {
     const gt_attention_place shared_place(space, matrix);
     gt_tile_rows<T, D, owned, threads>(k + shared_place.k, space.rows.k, first, features)
         .fetch(copies, key_tile, key_count - first);
-    gt_tile_rows<T, D, owned, threads>(v + shared_place.v, space.rows.v, first, value_features)
-        .fetch(copies, value_tile, key_count - first);
+    if constexpr (of_keys)
+      gt_tile_rows<T, D, owned, threads>(v + shared_place.v, space.rows.v, first, value_features)
+          .fetch(copies, value_tile, key_count - first);
 
     const float power_scale = static_cast<float>(scale), infinity = gt_infinity<float>();
     const int key = begin + lane / 4;  // the lane's first one; with it registers suffice
@@ -325,8 +345,10 @@ class gt_attention_backward {
           fragment a;
           products.load_own(a, key_tile, i);
           products.add_products(weights, a, query_tile, i);
-          products.load_own(a, value_tile, i);
-          products.add_products(changes, a, arrived_tile, i);
+          if constexpr (of_keys) {
+            products.load_own(a, value_tile, i);
+            products.add_products(changes, a, arrived_tile, i);
+          }
         }
 
         if constexpr (Terms::present)
@@ -383,18 +405,18 @@ class gt_attention_backward {
                   weights[m][n][e] *= terms.factor(kept[e % 2], m * 16 + e / 2 * 8);
             }
         }
-        products.add_mixed(value_sums, weights, arrived_tile);
-        products.add_mixed(key_sums, changes, query_tile);
+        if constexpr (of_values) products.add_mixed(value_sums, weights, arrived_tile);
+        if constexpr (of_keys) products.add_mixed(key_sums, changes, query_tile);
       }
     }
     copies.wait<0>();
     __syncthreads();  // keys and values are there, also where no query came
     const gt_attention_place own_place(space, matrix);
-    if (dk)
+    if (of_keys && dk)
       products.store(key_sums, gradient_scale(scale), key_tile,
                      dk + own_place.dk + (key - lane / 4) * space.rows.dk, space.rows.dk,
                      key_count - (key - lane / 4), features);
-    if (dv)
+    if (of_values && dv)
       products.store(value_sums, 1.0f, value_tile,
                      dv + own_place.dv + (key - lane / 4) * space.rows.dv, space.rows.dv,
                      key_count - (key - lane / 4), value_features);

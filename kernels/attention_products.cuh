@@ -80,7 +80,7 @@ class gt_tensor_products : public gt_warp_rows<T, D, M, N> {
  public:
   using typename base::own_sums, typename base::tile_sums;
   static constexpr int steps = pieces / 2, unrolled = steps;  // two pieces at a time
-  static constexpr bool in_registers = !tf32;
+  static constexpr bool in_registers = !tf32 && D <= 128;
   typedef unsigned fragment[M][4];
 
   __device__ void load_own(fragment &a, const T *tile, int step) const {

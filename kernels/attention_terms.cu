@@ -10,7 +10,8 @@ template <typename T>
 using gt_forward_terms = gt_terms<T, unsigned>;
 
 template <typename T, int D>
-using gt_forward = gt_attention_block<gt_tensor_products<T, D, 1, 64>, 128, gt_forward_terms<T>>;
+using gt_forward = gt_attention_block<gt_tensor_products<T, D, 1, D <= 128 ? 64 : 32>,
+                                      D <= 128 ? 128 : 64, gt_forward_terms<T>>;
 
 template <typename T>
 __global__ void __launch_bounds__(256, 2)  // at most 128 registers
@@ -30,6 +31,17 @@ attention_terms_forward_128(const T *q, const T *k, const T *v, T *out, float *l
                             gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
                             gt_index threshold, double factor) {
   gt_forward<T, 128>::forward(
+      q, k, v, out, largest, totals, space, scale,
+      gt_forward_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(128, 2)  // at most 255 registers
+attention_terms_forward_256(const T *q, const T *k, const T *v, T *out, float *largest,
+                            float *totals, gt_attention space, double scale, const void *mask,
+                            gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
+                            gt_index threshold, double factor) {
+  gt_forward<T, 256>::forward(
       q, k, v, out, largest, totals, space, scale,
       gt_forward_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
 }

@@ -7,7 +7,8 @@
 #include "mma.cuh"
 
 template <typename T, int D, int M>
-using gt_backward = gt_attention_backward<gt_tensor_products<T, D, M, 32>, 128, gt_terms<T>>;
+using gt_backward = gt_attention_backward<gt_tensor_products<T, D, M, D <= 128 ? 32 : 16>,
+                                          D <= 128 ? 128 : 64, gt_terms<T>>;
 
 template <typename T>
 __global__ void __launch_bounds__(128, 2)  // at most 255 registers
@@ -34,6 +35,18 @@ attention_terms_backward_queries_128(
 }
 
 template <typename T>
+__global__ void __launch_bounds__(128, 2)  // at most 255 registers
+attention_terms_backward_queries_256(
+    const T *q, const T *k, const T *v, const T *out, const T *g, const float *largest,
+    const float *totals, float *numbers, T *dq, gt_attention_gradients space, double scale,
+    const void *mask, gt_attention_terms terms, const gt_index *seed_place, gt_index seed,
+    gt_index threshold, double factor) {
+  gt_backward<T, 256, 1>().queries(
+      q, k, v, out, g, largest, totals, numbers, dq, space, scale,
+      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
+}
+
+template <typename T>
 __global__ void __launch_bounds__(256, 1)  // at most 255 registers
 attention_terms_backward_keys_64(
     const T *q, const T *k, const T *v, const T *g, const float *numbers, T *dk, T *dv,
@@ -51,6 +64,17 @@ attention_terms_backward_keys_128(
     gt_attention_gradients space, double scale, const void *mask, gt_attention_terms terms,
     const gt_index *seed_place, gt_index seed, gt_index threshold, double factor) {
   gt_backward<T, 128, 1>().keys(
+      q, k, v, g, numbers, dk, dv, space, scale,
+      gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
+}
+
+template <typename T>
+__global__ void __launch_bounds__(128, 2)  // at most 255 registers
+attention_terms_backward_keys_256(
+    const T *q, const T *k, const T *v, const T *g, const float *numbers, T *dk, T *dv,
+    gt_attention_gradients space, double scale, const void *mask, gt_attention_terms terms,
+    const gt_index *seed_place, gt_index seed, gt_index threshold, double factor) {
+  gt_backward<T, 256, 1>().keys(
       q, k, v, g, numbers, dk, dv, space, scale,
       gt_terms<T>(mask, terms, gt_attention_dropout(seed_place, seed, threshold, factor)));
 }

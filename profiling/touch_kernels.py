@@ -299,8 +299,8 @@ def touch_context(options: Options) -> None:
 def touch_attention(options: Options) -> None:
     """Attention and its gradients, whatever `dtypes` are: in halves, float32, and by TF32.
 
-    Two heads of queries share one of keys and values. Causal, and with dropout and a mask, of which
-    that of halves has a gradient. TF32 has as many bits as float16.
+    Two heads of queries share one of keys and values. Causal, and with dropout and a mask, which
+    has a gradient. TF32 has as many bits as float16.
     """
     rng = np.random.default_rng(SEED)
     for name, tf32 in (("float16", 0), ("bfloat16", 0), ("float32", 0), ("float32", 1)):
@@ -312,7 +312,7 @@ def touch_attention(options: Options) -> None:
             for place in (options.device, "cpu"):
                 q, k, v, g, mask = (gt.tensor(a, dtype=DTYPES[name], device=place)
                                     for a in (*arrays, added))
-                leaves = (q, k, v, mask) if p and name != "float32" else (q, k, v)
+                leaves = (q, k, v, mask) if p else (q, k, v)
                 for x in leaves:
                     x.requires_grad_()
                 with gt.settings.override(tf32=tf32):

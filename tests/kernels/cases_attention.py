@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from math import e, log2
 from typing import Any
@@ -222,10 +223,11 @@ def gradients(
         if wanted == "m":
             numbers[...] = 0
             delta = (attended.detach() * exact(g)).sum(-1, keepdim=True)
-            known = torch.cat((totals.log2(), delta, largest), -1).numpy()
+            sums = totals.log2() if kind == "halves" else 1 / totals
+            known = torch.cat((sums, delta, largest), -1).numpy()
             repeated = (1,) * (len(lead) - len(shared)) + shared
             order = sorted(range(len(lead)), key=lambda i: repeated[i] < lead[i])
-            numbers.reshape((-1, -(-length // 128) * 128, 3))[:, :length] = known.transpose(
+            numbers.reshape((math.prod(lead), -1, 3))[:, :length] = known.transpose(
                 (*order, -2, -1)).reshape((-1, length, 3))
         memories = _memories(q, k, v, out, g)
         dq, dk, dv = (_memories(made[x])[0] if x in made else 0 for x in "qkv")
@@ -245,11 +247,11 @@ def gradients(
             dmask = _laid_mask(made["m"], mask_layout)
             made["m"] = dmask
             found = fused.mask_plan(*((x.shape, x.strides) for x in (q, k, v, g, dmask)), causal,
-                                    terms.at())
+                                    terms.at(), dtype.itemsize)
             assert found is not None
             executor.raw(
-                "attention_mask_gradient.cu", f"attention_mask_gradient_{found.size}", dtype,
-                found.grid, (found.threads,),
+                f"{KINDS[kind][1]}_mask_gradient.cu", f"attention_mask_gradient_{found.size}",
+                dtype, found.grid, (found.threads,),
                 [*memories[:3], memories[4], numbers, _memories(dmask)[0], found.space,
                  *terms.last(found, scale, kind)], found.shared_bytes)
         for which, wanted_gradient in zip("qkvm", exact_gradients, strict=False):
@@ -343,8 +345,17 @@ CASES = [
     gradients("of-a-sum-of-queries", (2, 2), 70, 140, 16, mask=(2, 70, 1), boolean=False,
               wanted="m"),
     gradients("of-a-number", (2,), 70, 70, 16, mask=(1, 1), boolean=False, wanted="m"),
-    gradients("of-a-sum-and-dropout", (2, 2), 20, 72, 16, mask=(2, 20, 72), boolean=False,
-              p=0.4, wanted="m", mask_layout="turned"),
-    gradients("of-a-causal-sum", (2,), 70, 75, 104, mask=(2, 70, 75), boolean=False, causal=True,
-              wanted="m"),
+    attention("largest-heads", (), 70, 75, 136, 256, causal=True),
+    attention("largest-heads-sum-and-dropout", (2,), 20, 40, 200, mask=(2, 20, 40), boolean=False,
+              p=0.4, key_lead=(1,)),
+    gradients("largest-heads", (), 70, 75, 256, 136, causal=True),
+    gradients("largest-heads-of-keys-alone", (2,), 20, 30, 136, wanted="k"),
+    gradients("largest-heads-of-values-alone", (2,), 20, 30, 136, wanted="v"),
+    gradients("largest-heads-sum-and-dropout", (2,), 20, 24, 200, mask=(1, 20, 24), boolean=False,
+              p=0.4, wanted="qkvm", key_lead=(1,)),
+    *[case for kind in KINDS for case in (
+        gradients("of-a-sum-and-dropout", (2, 2), 20, 72, 16, mask=(2, 20, 72), boolean=False,
+                  p=0.4, wanted="m", mask_layout="turned", kind=kind),
+        gradients("of-a-causal-sum", (2,), 70, 75, 104, mask=(2, 70, 75), boolean=False,
+                  causal=True, wanted="m", kind=kind))],
 ]

@@ -23,17 +23,23 @@ FORWARD, BACKWARD = "attention.cu", "attention_backward.cu"
 FLOAT, FLOAT_BACKWARD = "attention_float.cu", "attention_float_backward.cu"
 TF32, TF32_BACKWARD = "attention_tf32.cu", "attention_tf32_backward.cu"
 TERMS, TERMS_BACKWARD = "attention_terms.cu", "attention_terms_backward.cu"
-MASK, CACHED = "attention_mask_gradient.cu", "attention_cached.cu"
+MASK, FLOAT_MASK = "attention_mask_gradient.cu", "attention_float_mask_gradient.cu"
+CACHED = "attention_cached.cu"
+LARGEST = "attention_backward.cu of 256 features"
+SOURCES = {LARGEST: BACKWARD}  # else the name is that of the file
 KINDS = {FORWARD: "halves", BACKWARD: "halves", FLOAT: "float32", FLOAT_BACKWARD: "float32",
          TF32: "tf32", TF32_BACKWARD: "tf32"}
 TYPES = {file: "float32" if KINDS.get(file, "halves") != "halves" else "float16"
-         for file in (*KINDS, TERMS, TERMS_BACKWARD, MASK, CACHED)}
+         for file in (*KINDS, TERMS, TERMS_BACKWARD, MASK, CACHED, LARGEST)}
+TYPES[FLOAT_MASK] = "float32"
 FUNCTIONS = {
     FORWARD: ["forward_64"],
     BACKWARD: ["backward_queries_64", "backward_keys_64"],
     TERMS: ["terms_forward_64"],
     TERMS_BACKWARD: ["terms_backward_queries_64", "terms_backward_keys_64"],
     MASK: ["mask_gradient_64"],
+    FLOAT_MASK: ["mask_gradient_128"],
+    LARGEST: ["backward_queries_256", "backward_keys_256"],
     CACHED: ["cached_64", "cached_combine"],
 }
 for _file in (FLOAT, TF32):
@@ -42,7 +48,7 @@ for _file in (FLOAT_BACKWARD, TF32_BACKWARD):
     FUNCTIONS[_file] = FUNCTIONS[BACKWARD] + FUNCTIONS[TERMS_BACKWARD]
 KERNELS = {file: [f"attention_{name}<{kernels.C_TYPES[TYPES[file]]}>" for name in names]
            for file, names in FUNCTIONS.items()}
-TEXTS = {file: kernels.source(file) for file in KERNELS}
+TEXTS = {file: kernels.source(SOURCES.get(file, file)) for file in KERNELS}
 RACE, OVERFLOW, NAN = "ThreadSanitizer: data race", "heap-buffer-overflow", "nan"
 MISALIGNED = "misaligned address"
 UNWAITED = "a thread ends before it has waited for its copies"
@@ -104,6 +110,9 @@ CASES = {
         gradients("dropout", (2,), 20, 72, 8, mask=(2, 20, 72), boolean=False, p=0.4, wanted="m"),
         gradients("causal", (), 20, 70, 8, mask=(20, 70), boolean=False, causal=True, wanted="m"),
     ],
+    FLOAT_MASK: [gradients("sum", (), 20, 75, 68, mask=(20, 75), boolean=False, wanted="m",
+                           kind="float32")],
+    LARGEST: [gradients("largest", (), 20, 30, 136)],
     CACHED: [
         attend("wide", 2, 2, 3, 1, 150, 40),
         attend("odd", 1, 2, 2, 3, 140, 13, capacity=143),
@@ -120,6 +129,9 @@ RACED = {
     TERMS: [attention("raced", (), 20, 152, 8, mask=(20, 152), boolean=False, p=0.4)],
     TERMS_BACKWARD: [gradients("raced", (), 20, 152, 8, mask=(20, 152), p=0.4)],
     MASK: [gradients("raced", (), 70, 20, 8, mask=(1, 20), boolean=False, wanted="m")],
+    FLOAT_MASK: [gradients("raced", (), 20, 40, 68, mask=(20, 1), boolean=False, wanted="m",
+                           kind="float32")],
+    LARGEST: [gradients("raced", (), 20, 30, 136, causal=True)],
     CACHED: [attend("raced", 1, 1, 1, 1, 70, 16)],
 }
 
@@ -354,6 +366,15 @@ BACKWARD_FAULTS = {
 }
 
 
+LARGEST_FAULTS = {
+    "the gradient of keys twice": Fault("blockIdx.x % 2 == 0", "blockIdx.x % 2 < 2", file=LARGEST),
+    "keys of another block": Fault("both ? blockIdx.x / 2 :", "both ? blockIdx.x :", file=LARGEST),
+    "keys without their values": Fault(
+        "if constexpr (of_keys)\n      gt_tile", "if constexpr (of_values)\n      gt_tile",
+        NAN, file=LARGEST),
+}
+
+
 def _terms_backward(*fault: Any) -> Fault:
     return Fault(*fault, file=TERMS_BACKWARD)
 
@@ -431,11 +452,15 @@ MASK_FAULTS = {
     "rows behind the last one are written": _mask("row < query_count && key", "key", OVERFLOW),
     "keys behind the last one are written": _mask("&& key < keys)", "&& key < 80)", OVERFLOW),
     "sums of keys behind the last one are written": _mask(
-        "key >= min(keys, tile)", "key >= max(keys, tile)", OVERFLOW),
+        "key >= min(keys, passing)", "key >= max(keys, passing)", OVERFLOW),
     "a sum of one lane's keys": _mask("sum += __shfl_xor_sync(0xffffffffu, sum, 2);", ""),
     "a sum of half of the queries": _mask("other = 4; other < 32", "other = 4; other < 16"),
     "a sum of the first warp": _mask("sum += of_warps[i][key]", "sum += of_warps[0][key]"),
     "a fragment's row is another one": _mask("threadIdx.x / 32 * 16 * M * D", "0"),
+    "float32: half of the features alone": Fault(
+        "sums[0][n][e] + found", "found", file=FLOAT_MASK),
+    "float32: keys of another tile": Fault(
+        "origin = from_key * passing", "origin = from_key * owned", file=FLOAT_MASK),
 }
 
 
@@ -574,7 +599,8 @@ ALL = {f"{which}: {name}": fault
        for which, faults in (("forward", FAULTS), ("backward", BACKWARD_FAULTS),
                              ("terms", TERMS_FAULTS), ("terms backward", TERMS_BACKWARD_FAULTS),
                              ("mask", MASK_FAULTS), ("cached", CACHED_FAULTS),
-                             ("float32", FLOAT_FAULTS), ("TF32", TF32_FAULTS))
+                             ("largest", LARGEST_FAULTS), ("float32", FLOAT_FAULTS),
+                             ("TF32", TF32_FAULTS))
        for name, fault in faults.items()}
 UNBROKEN = {f"{file}, {name}": Fault("", "", build=build, file=file)
             for file in KERNELS for name, build in (("fibers", FIBERS), ("threads", THREADS))}
@@ -628,4 +654,5 @@ def test_the_cases_launch_the_kernels_that_are_broken() -> None:
             with pytest.raises(AssertionError):  # nothing is computed
                 case.check(recorder, DTYPES[TYPES[file]], np.random.default_rng(5))
     assert {launch.kernel for launch in recorder.launched} == {
-        (file, name.split("<")[0]) for file, names in KERNELS.items() for name in names}
+        (SOURCES.get(file, file), name.split("<")[0])
+        for file, names in KERNELS.items() for name in names}

@@ -1,14 +1,15 @@
 """Attention where its kernels serve: forward as one launch, backward as two.
 
-They serve halves and float32 on devices from sm_80 on, with a positive scale, head sizes up to 128
-of which a row has a multiple of 16 bytes, any strides that are such multiples, and features side by
-side; masks that are boolean or of the dtype of the others, of any strides; dropout of as many keys
-as are a multiple of 8. Backward sums over the leading axes along which keys and values both repeat.
-Of halves the gradient of a mask is a third launch (kernels/attention_mask_gradient.cu), which
-writes nothing else. All other calls take the blocks of blocks.py.
+They serve halves and float32 on devices from sm_80 on, with a positive scale, head sizes up to 256
+(float32: 128) of which a row has a multiple of 16 bytes, any strides that are such multiples, and
+features side by side; masks that are boolean or of the dtype of the others, of any strides; dropout
+of as many keys as are a multiple of 8. Backward sums over the leading axes along which keys and
+values both repeat. The gradient of a mask is a third launch
+(kernels/attention_mask_gradient.cuh), which writes nothing else. All other calls take the blocks of
+blocks.py.
 
 Halves are multiplied by tensor cores, float32 without them, or with `settings.tf32` by TF32: the
-same blocks of kernels/attention_forward.cuh and kernels/attention_backward.cuh, with other tiles.
+same blocks of kernels/attention_forward.cuh and the other headers, with other tiles.
 The kernels with a mask or dropout have files of their own for halves.
 """
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array
 
 _LEAD_AXES = 4  # `GT_LEAD_AXES` of the kernels' header
-_MASK_TILE, _MASK_THREADS = 64, 128  # of a mask's gradient: queries and keys
+_MASK_QUERIES, _MASK_THREADS = 64, 128  # of a block for a mask's gradient
 _MOST_MASK_TILES = 2048  # that one block adds up: beyond, blocks.py has more at work
 _DTYPES = ("float16", "bfloat16", "float32")
 _ARCHITECTURE = 80
@@ -51,27 +52,38 @@ class Tiles(NamedTuple):
     passing: int
     gradient_threads: int
     masked_threads: int  # of keys, with a mask or dropout
+    mask_keys: int  # of a block for a mask's gradient
 
 
 # By bytes of an element and the most features: what the kernels' files say.
 _TILES = {
-    (2, 64): Tiles(128, 64, 256, 128, 32, 128, 256),
-    (2, 128): Tiles(128, 64, 256, 128, 32, 256, 256),
-    (4, 64): Tiles(128, 32, 128, 128, 32, 128, 256),
-    (4, 128): Tiles(64, 32, 128, 64, 16, 128, 128),
+    (2, 64): Tiles(128, 64, 256, 128, 32, 128, 256, 64),
+    (2, 128): Tiles(128, 64, 256, 128, 32, 256, 256, 64),
+    (2, 256): Tiles(64, 32, 128, 64, 16, 128, 128, 32),
+    (4, 64): Tiles(128, 32, 128, 128, 32, 128, 256, 64),
+    (4, 128): Tiles(64, 32, 128, 64, 16, 128, 128, 32),
 }
-_SIZES = (64, 128)  # of heads, at most
+_ONE_GRADIENT = 256  # of this size of heads a block has keys' gradient or values'
 _FILES = {("halves", ""): "attention", ("halves", "terms_"): "attention_terms",
           **{(kind, terms): file for kind, file in (("float32", "attention_float"),
                                                     ("tf32", "attention_tf32"))
              for terms in ("", "terms_")}}
+
+
+def _sizes(kind: str) -> list[int]:
+    """Of heads, at most."""
+    return [size for itemsize, size in _TILES if itemsize == (2 if kind == "halves" else 4)]
+
+
 _KERNELS = {
     (kind, which, size, bool(terms)): raw(file + suffix, f"attention_{terms}{which}_{size}")
-    for (kind, terms), file in _FILES.items() for size in _SIZES
+    for (kind, terms), file in _FILES.items() for size in _sizes(kind)
     for which, suffix in (("forward", ".cu"), ("backward_queries", "_backward.cu"),
                           ("backward_keys", "_backward.cu"))}
-_MASK_GRADIENT = {size: raw("attention_mask_gradient.cu", f"attention_mask_gradient_{size}")
-                  for size in _SIZES}
+_KERNELS |= {
+    (kind, "mask_gradient", size, True): raw(
+        f"{file}_mask_gradient.cu", f"attention_mask_gradient_{size}")
+    for (kind, terms), file in _FILES.items() if not terms for size in _sizes(kind)}
 
 
 def _structure(arrays: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype:
@@ -189,7 +201,8 @@ def gradient_plan(
     order = _shared_last(shared, lead)
     tiles = _TILES[itemsize, size]
     matrices, rows = prod(lead), -(-q[0][-2] // tiles.owned)
-    blocks = matrices * rows, prod(shared) * -(-k[0][-2] // tiles.owned)
+    each = 2 if size == _ONE_GRADIENT and dk and dv else 1
+    blocks = matrices * rows, prod(shared) * -(-k[0][-2] // tiles.owned) * each
     if max(blocks) > _MOST_BLOCKS:
         return None
     space = _filled(_GRADIENT_SPACE, q, v, lead, steps, order, is_causal, terms,
@@ -204,9 +217,9 @@ def gradient_plan(
 
 @lru_cache(1024)
 def mask_plan(
-    q: At, k: At, v: At, g: At, dmask: At, is_causal: bool, terms: Terms
+    q: At, k: At, v: At, g: At, dmask: At, is_causal: bool, terms: Terms, itemsize: int = 2
 ) -> Plan | None:
-    """The launch that makes the gradient of a mask, for what has a `gradient_plan` of halves.
+    """The launch that makes the gradient of a mask, for what has a `gradient_plan`.
 
     Args:
         dmask: the gradient, in the shape of the mask.
@@ -214,27 +227,27 @@ def mask_plan(
     lead, axes = g[0][:-2], len(g[0]) - 2
     masks, shared = ((1,) * (axes + 2 - len(x[0])) + x[0][:-2] for x in (dmask, k))
     (rows, columns), (length, keys) = dmask[0][-2:], (q[0][-2], k[0][-2])
-    tiles = -(-length // _MASK_TILE), -(-keys // _MASK_TILE)
+    size = _size(q, v, lead, itemsize)
+    laid = _TILES[itemsize, size]
+    tiles = -(-length // _MASK_QUERIES), -(-keys // laid.mask_keys)
     own = tiles[0] if rows == length else 1, tiles[1] if columns == keys else 1
     repeats = prod(lead) // prod(masks)
     blocks = prod(masks) * prod(own)
-    itemsize = 2
-    size = _size(q, v, lead, itemsize)
     steps: list[Any] = [_steps(x, axes, itemsize) for x in (q, k, v, g)]
     counted = _shared_last(shared, lead)  # numbers lie as the first launch has counted matrices
-    owned = _TILES[itemsize, size].owned
-    each = -(-length // owned) * owned * _TERM_NUMBERS
+    each = -(-length // laid.owned) * laid.owned * _TERM_NUMBERS
     numbers = {i: each * prod(lead[j] for j in counted[at + 1:]) for at, i in enumerate(counted)}
-    laid = [0 if n == 1 else stride // itemsize for n, stride in zip(*dmask, strict=True)]
-    laid = [0] * (axes + 2 - len(laid)) + laid
-    steps += [(*(numbers[i] for i in range(axes)), _TERM_NUMBERS), tuple(laid[:-1])]
+    mask_steps = [0 if n == 1 else stride // itemsize for n, stride in zip(*dmask, strict=True)]
+    mask_steps = [0] * (axes + 2 - len(mask_steps)) + mask_steps
+    steps += [(*(numbers[i] for i in range(axes)), _TERM_NUMBERS), tuple(mask_steps[:-1])]
     if blocks > _MOST_BLOCKS or repeats * prod(tiles) // prod(own) > _MOST_MASK_TILES:
         return None
     space = _filled(_MASK_SPACE, q, v, lead, steps, _shared_last(masks, lead), is_causal, terms,
                     repeats=repeats, one_query=rows != length, one_key=columns != keys,
-                    key_step=laid[-1])
+                    key_step=mask_steps[-1])
     return None if space is None else Plan(
-        size, (blocks,), _MASK_THREADS, 4 * _MASK_TILE * size * itemsize, *space)
+        size, (blocks,), _MASK_THREADS, 2 * (_MASK_QUERIES + laid.mask_keys) * size * itemsize,
+        *space)
 
 
 def _shared_last(shared: tuple[int, ...], lead: tuple[int, ...]) -> list[int]:
@@ -245,7 +258,8 @@ def _shared_last(shared: tuple[int, ...], lead: tuple[int, ...]) -> list[int]:
 def _size(q: At, v: At, lead: tuple[int, ...], itemsize: int) -> int:
     """The kernels' size of heads; 0 if none serves."""
     (length, features), (keys, value_features) = q[0][-2:], v[0][-2:]
-    size = next((size for size in _SIZES if max(features, value_features) <= size), 0)
+    size = next((size for each, size in _TILES
+                 if each == itemsize and max(features, value_features) <= size), 0)
     fits = (0 < length <= _MOST_ROWS and 0 < keys <= _MOST_ROWS and features and value_features
             and features * itemsize % _ALIGNED == value_features * itemsize % _ALIGNED == 0
             and prod(lead) > 0)
@@ -342,7 +356,7 @@ def unserved(
         return f"a mask of {mask.dtype.name} beside {q.dtype.name}"
     if dropout_p and k.shape[-2] % 8:
         return f"dropout of {k.shape[-2]} keys, no multiple of 8"
-    return "leading axes, or the gradient of a mask: of float32, or too much of it"
+    return "leading axes, or a mask whose gradient adds up too many weights"
 
 
 def laid_as(device: Device, shape: tuple[int, ...], like: Array, label: str) -> Array:
@@ -445,9 +459,8 @@ def gradients(
         return False
     mask_launch = None
     if terms is not None and of_mask is not None:
-        if q.itemsize != 2:
-            return False
-        mask_launch = mask_plan(*map(_at, (q, k, v, g, of_mask)), is_causal, terms)
+        mask_launch = mask_plan(
+            *map(_at, (q, k, v, g, of_mask)), is_causal, terms, q.itemsize)
         if mask_launch is None:
             return False
     numbers = device.empty((launch.numbers,), np.float32, "attention_grad")
@@ -462,7 +475,7 @@ def gradients(
             launch.key_grid, (launch.key_threads,),
             (q, k, v, g, numbers, dk, dv, launch.space, *last), shared_mem=launch.shared_bytes)
     if mask_launch is not None:
-        _MASK_GRADIENT[launch.size][q.dtype](
+        _kernel("mask_gradient", mask_launch.size, terms, q.dtype)(
             mask_launch.grid, (mask_launch.threads,),
             (q, k, v, g, numbers, of_mask, mask_launch.space,
              *_last(mask_launch.terms, q.dtype, scale, mask, dropout_p, seed)),
