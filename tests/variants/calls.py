@@ -80,7 +80,7 @@ METHODS_WITHOUT = {
         "__dlpack_device__ __buffer__ __dir__ __doc__ __format__ __getattr__ __getstate__ __init__ "
         "__init_subclass__ __new__ __reduce__ __reduce_ex__ __repr__ __sizeof__ __str__ "
         "__subclasshook__ __annotations__ __module__ __slots__ __weakref__ __array_ufunc__ "
-        "__getattribute__ __setattr__ __delattr__"),
+        "__array_function__ __getattribute__ __setattr__ __delattr__"),
 }
 
 
