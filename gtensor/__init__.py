@@ -63,6 +63,7 @@ from gtensor.ops.define.pointwise import pointwise
 from gtensor.random import manual_seed
 from gtensor.settings import settings
 from gtensor.system.bus import ListenerError, listen
+from gtensor.system.late_imports import after as _after
 from gtensor.system.late_imports import late as _late
 from gtensor.system.moved_modules import find_moved as _find_moved
 
@@ -104,6 +105,8 @@ else:
         "detect_anomaly": "gtensor.engine.walk.anomaly"})
 
 _find_moved()
+_after({"einops._backends": ("gtensor.creation.libraries", "serve_einops"),
+        "opt_einsum.backends.dispatch": ("gtensor.creation.libraries", "serve_opt_einsum")})
 _find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold
 
 __version__ = "0.1.0"

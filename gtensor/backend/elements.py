@@ -77,6 +77,9 @@ def host_array(value: object, reader: str) -> np.ndarray:
     except TypeError:
         if array.dtype == object:
             _refuse_large(array, reader)
+        if hasattr(value, "toarray"):  # SciPy's, which NumPy takes for one object
+            raise TypeError(f"{reader} was given a sparse {type(value).__name__}; wanted a dense "
+                            "one, such as its toarray()") from None
         raise TypeError(f"{reader} was given {type(value).__name__} of dtype {array.dtype}; wanted "
                         "numbers: a tensor, an array, or equally long nested lists") from None
     return array

@@ -25,9 +25,9 @@ _REFLECTED = {  # the ufunc of an operator -> the method of the operand on its r
 }
 _READERS = {  # their results are arrays of NumPy's, files, texts or facts, as before
     "allclose", "array2string", "array_equal", "array_equiv", "array_repr", "array_str",
-    "atleast_1d", "atleast_2d", "atleast_3d", "can_cast", "copy", "copyto", "isclose",
-    "iscomplexobj", "isrealobj", "may_share_memory", "ndim", "ravel", "result_type", "save",
-    "savetxt", "savez", "savez_compressed", "shape", "shares_memory", "size",
+    "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "can_cast", "copy", "copyto",
+    "isclose", "iscomplexobj", "isrealobj", "may_share_memory", "ndim", "ravel", "result_type",
+    "save", "savetxt", "savez", "savez_compressed", "shape", "shares_memory", "size",
 }
 _RENAMED = {  # NumPy's names -> those here, where they differ
     "absolute": "abs", "amax": "max", "amin": "min", "arccos": "acos", "arccosh": "acosh",

@@ -150,6 +150,11 @@ class Tensor(Interchange, Methods):
             parts.append("requires_grad=True")
         return f"tensor({', '.join(parts)})"
 
+    def _zeros(self) -> Tensor:
+        """Constant zeros of this shape and dtype: one element, read everywhere."""
+        zero = zeros(self._device, (), self.dtype)
+        return recorded.broadcast_to(zero, shape=self.shape)
+
     # -- values out -------------------------------------------------------------------------------
 
     def item(self) -> Any:
