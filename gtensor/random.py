@@ -61,7 +61,7 @@ _repeat = _Repeat()
 
 
 def manual_seed(seed: int) -> None:
-    """Start the random numbers of this process again from `seed`."""
+    """Start the random numbers of this process again from `seed`: other numbers than PyTorch's."""
     _replace(np.random.Philox(_checked(seed)))
 
 

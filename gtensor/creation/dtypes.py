@@ -109,7 +109,12 @@ def can_cast(from_: Any, to: Any, /) -> builtins.bool:
 
 
 def result_type(*arrays_and_dtypes: object) -> np.dtype:
-    """The dtype that an op on these tensors, dtypes and Python numbers computes in."""
+    """The dtype that an op on these tensors, dtypes and Python numbers computes in: NumPy's.
+
+    So integers beside a floating tensor widen it, which they do not in PyTorch; and a 0-d tensor
+    counts as any other, where PyTorch takes it for a number. A Python float makes integers the
+    default dtype, as in PyTorch.
+    """
     strong = [dtype_of(a) for a in arrays_and_dtypes if not isinstance(a, _NUMBERS)]
     numbers = [a for a in arrays_and_dtypes if isinstance(a, _NUMBERS)]
     if any(d.kind == "V" for d in strong):  # NumPy would not take a number as ml_dtypes' float

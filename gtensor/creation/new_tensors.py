@@ -272,7 +272,8 @@ def eye(
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Coordinate grids of 1-d tensors of one dtype, as views: of axis i the i-th ("ij").
 
-    With "xy" the first two axes are swapped, as in a picture's (row, column).
+    With "xy" the first two axes are swapped, as in a picture's (row, column). PyTorch's default is
+    "ij".
 
     Raises ValueError for tensors of another number of axes or of several dtypes, and for another
     `indexing`.

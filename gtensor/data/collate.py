@@ -19,6 +19,8 @@ def default_collate(items: Sequence[Any]) -> Any:
     Arrays, tensors and numbers become a tensor with the items along a new first axis (Python floats
     float32, integers int64); tuples, lists and dicts are batched part by part; text stays a list.
 
+    Python floats have the default dtype, where PyTorch makes float64.
+
     Raises ValueError or TypeError, which names the item that differs from the first.
     """
     if not items:

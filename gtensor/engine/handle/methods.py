@@ -174,7 +174,10 @@ class Methods:
 
     @property
     def T(self) -> Self:
-        """The transpose of a matrix (the two axes of a 2-d tensor swapped)."""
+        """The transpose of a matrix (the two axes of a 2-d tensor swapped).
+
+        Raises ValueError for other tensors, of which PyTorch swaps all axes.
+        """
         return ns.transpose(self)
 
     @property

@@ -221,8 +221,8 @@ class Tensor(Interchange, Methods):
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Make this tensor a leaf whose gradient is kept in `.grad`, or a constant again.
 
-        A constant has no `.grad`. Raises GradientError if an op's output is to be a constant:
-        detach() gives one.
+        A constant has no `.grad`, which PyTorch keeps. Raises GradientError if an op's output is
+        to be a constant: detach() gives one.
 
         Raises TypeError for a dtype that is not floating, or an argument that is not True or False.
         """
@@ -293,6 +293,8 @@ class Tensor(Interchange, Methods):
         batched: bool = False,
     ) -> None:
         """Add the gradient of this tensor with respect to every leaf to the leaf's `.grad`.
+
+        A tensor that was read from `.grad` stays as it is, where PyTorch adds to it.
 
         Args:
             grad: gradient of this tensor, of its shape and dtype; may be left out for one element.

@@ -262,8 +262,8 @@ def std(
 ) -> Tensor:
     """The standard deviation over `axis` (all by default): the square root of `var`.
 
-    Its gradient where all elements are equal is 0, as in PyTorch. Raises TypeError for complex
-    input.
+    The correction is 0, as in NumPy; PyTorch's is 1. Its gradient where all elements are equal is
+    0, as in PyTorch. Raises TypeError for complex input.
     """
     _real(x, "std")
     return rounded_last(_std, x, axis=normalize_axis(axis, x.ndim, "std"), correction=correction,
