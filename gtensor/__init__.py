@@ -23,7 +23,9 @@ from gtensor.backend import (
     DeviceError,
     cuda_device_count,
     default_device,
+    get_default_dtype,
     set_default_device,
+    set_default_dtype,
     visible_devices,
 )
 from gtensor.backend import get_device as device
@@ -61,6 +63,7 @@ from gtensor.ops.define.pointwise import pointwise
 from gtensor.random import manual_seed
 from gtensor.settings import settings
 from gtensor.system.bus import ListenerError, listen
+from gtensor.system.late_imports import after as _after
 from gtensor.system.late_imports import late as _late
 from gtensor.system.moved_modules import find_moved as _find_moved
 
@@ -102,6 +105,8 @@ else:
         "detect_anomaly": "gtensor.engine.walk.anomaly"})
 
 _find_moved()
+_after({"einops._backends": ("gtensor.creation.libraries", "serve_einops"),
+        "opt_einsum.backends.dispatch": ("gtensor.creation.libraries", "serve_opt_einsum")})
 _find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold
 
 __version__ = "0.1.0"
@@ -201,6 +206,7 @@ __all__ = [
     "full_like",
     "func",
     "functional_call",
+    "get_default_dtype",
     "grad",
     "greater",
     "greater_equal",
@@ -285,6 +291,7 @@ __all__ = [
     "round",
     "searchsorted",
     "set_default_device",
+    "set_default_dtype",
     "set_grad_enabled",
     "settings",
     "sign",

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from gtensor.backend import Device, element_type
-from gtensor.creation.new_tensors import DEFAULT_FLOAT, tensor
+from gtensor.backend import Device, element_type, get_default_dtype
+from gtensor.creation.new_tensors import tensor
 from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.engine.tape.levels import vectorizing
 from gtensor.execution.graphs import around_captures
@@ -61,7 +61,7 @@ _repeat = _Repeat()
 
 
 def manual_seed(seed: int) -> None:
-    """Start the random numbers of this process again from `seed`."""
+    """Start the random numbers of this process again from `seed`: other numbers than PyTorch's."""
     _replace(np.random.Philox(_checked(seed)))
 
 
@@ -197,7 +197,7 @@ def normal(
     shape: Shape, *, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
 ) -> Tensor:
-    """Normally distributed values; float32 unless another floating dtype is given.
+    """Normally distributed values; of the default dtype (float32) unless another is given.
 
     The shape is one argument: `normal((2, 3))` is PyTorch's `randn(2, 3)`. Raises ValueError for a
     negative std.
@@ -213,7 +213,7 @@ def uniform(
     shape: Shape, *, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
 ) -> Tensor:
-    """Values uniform in [low, high); float32 unless another floating dtype is given.
+    """Values uniform in [low, high); of the default dtype (float32) unless another is given.
 
     The shape is one argument: `uniform((2, 3))` is PyTorch's `rand(2, 3)`. Raises ValueError for
     bounds that are not finite or fall.
@@ -243,7 +243,7 @@ def _drawn(
 
 
 def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:
-    wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
+    wanted = get_default_dtype() if dtype is None else element_type(dtype)
     if not is_floating(wanted):
         raise TypeError(f"{name} was given dtype={wanted}; wanted a floating-point dtype")
     return wanted

@@ -277,8 +277,8 @@ class Module(Movable, Hooked):
             strict: whether the names must be exactly the module's own. Of a buffer that a module
                 makes only while it runs, an absent name means that there is none yet.
 
-        Raises ValueError, with nothing changed, which lists every missing or unexpected name (if
-        strict) and every shape that differs.
+        Raises ValueError, with nothing changed (PyTorch loads what fits), which lists every missing
+        or unexpected name (if strict) and every shape that differs.
         """
         places = {_joined(path, name): value for path, module in self._walk()
                   for name, value in module._saved()}

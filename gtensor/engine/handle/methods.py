@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 from gtensor.engine.handle.namespaces import public as ns
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, DTypeLike, Scalar
 
@@ -19,6 +21,7 @@ _ELSEWHERE = {  # names of PyTorch or NumPy -> gtensor's
     "unsqueeze": "expand_dims", "clamp": "clip", "numel": "size", "cumsum": "gt.cumulative_sum",
     "expand": "broadcast_to", "type": "astype", "float": "astype(gt.float32)",
     "long": "astype(gt.int64)", "cuda": "to('cuda')", "cpu": "to('cpu')", "data": "detach()",
+    "__array_interface__": "numpy().__array_interface__",  # asked for by Pillow's Image.fromarray
     "sort": "gt.sort", "argsort": "gt.argsort", "topk": "gt.topk",
 }
 
@@ -57,6 +60,9 @@ class Methods:
 
         @property
         def shape(self) -> tuple[int, ...]: ...
+        @property
+        def dtype(self) -> np.dtype: ...
+        def _zeros(self) -> Self: ...
         def __add__(self, other: Operand, /) -> Self: ...
         def __radd__(self, other: Operand, /) -> Self: ...
         def __iadd__(self, other: Operand, /) -> Self: ...
@@ -168,7 +174,10 @@ class Methods:
 
     @property
     def T(self) -> Self:
-        """The transpose of a matrix (the two axes of a 2-d tensor swapped)."""
+        """The transpose of a matrix (the two axes of a 2-d tensor swapped).
+
+        Raises ValueError for other tensors, of which PyTorch swaps all axes.
+        """
         return ns.transpose(self)
 
     @property
@@ -183,8 +192,8 @@ class Methods:
 
     @property
     def imag(self) -> Self:
-        """The imaginary part, of a complex tensor."""
-        return ns.imag(self)
+        """The imaginary part: a view of a complex tensor; of a real one constant zeros."""
+        return ns.imag(self) if self.dtype.kind == "c" else self._zeros()
 
 
 def functions() -> Iterator[tuple[str, str]]:

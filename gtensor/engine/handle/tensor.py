@@ -11,7 +11,7 @@ from weakref import ref
 
 import numpy as np
 
-from gtensor.backend import Device, DeviceError, element_type, get_device
+from gtensor.backend import Device, DeviceError, element_type, get_default_dtype, get_device
 from gtensor.engine.handle.consumed import Consumed
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.hooks import RemovableHandle
@@ -140,7 +140,7 @@ class Tensor(Interchange, Methods):
         body = np.array2string(self._device.to_numpy(self._array), separator=", ", prefix="tensor(",
                                threshold=200, edgeitems=3)
         parts = [body]
-        if self.dtype not in (np.dtype("float32"), np.dtype("int64"), np.dtype("bool")):
+        if self.dtype not in (get_default_dtype(), np.dtype("int64"), np.dtype("bool")):
             parts.append(f"dtype={self.dtype.name}")
         if self._device.type != "cpu":
             parts.append(f"device='{self._device}'")
@@ -149,6 +149,11 @@ class Tensor(Interchange, Methods):
         elif self._node is not None:
             parts.append("requires_grad=True")
         return f"tensor({', '.join(parts)})"
+
+    def _zeros(self) -> Tensor:
+        """Constant zeros of this shape and dtype: one element, read everywhere."""
+        zero = zeros(self._device, (), self.dtype)
+        return recorded.broadcast_to(zero, shape=self.shape)
 
     # -- values out -------------------------------------------------------------------------------
 
@@ -216,8 +221,8 @@ class Tensor(Interchange, Methods):
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Make this tensor a leaf whose gradient is kept in `.grad`, or a constant again.
 
-        A constant has no `.grad`. Raises GradientError if an op's output is to be a constant:
-        detach() gives one.
+        A constant has no `.grad`, which PyTorch keeps. Raises GradientError if an op's output is
+        to be a constant: detach() gives one.
 
         Raises TypeError for a dtype that is not floating, or an argument that is not True or False.
         """
@@ -288,6 +293,8 @@ class Tensor(Interchange, Methods):
         batched: bool = False,
     ) -> None:
         """Add the gradient of this tensor with respect to every leaf to the leaf's `.grad`.
+
+        A tensor that was read from `.grad` stays as it is, where PyTorch adds to it.
 
         Args:
             grad: gradient of this tensor, of its shape and dtype; may be left out for one element.

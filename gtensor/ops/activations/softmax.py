@@ -263,7 +263,7 @@ log_softmax_op = op(
 def softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     """exp(input) over its sum along `dim`, without overflow; same shape. Saves its output.
 
-    `dim` must be given; with `dtype` the input is converted to it first.
+    `dim` must be given, which PyTorch guesses; with `dtype` the input is converted to it first.
     """
     return _normalized(softmax_op, input, dim, dtype)
 
@@ -271,7 +271,7 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = 
 def log_softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     """input minus the logarithm of the sum of exp(input) along `dim`. Saves its output.
 
-    `dim` must be given; with `dtype` the input is converted to it first.
+    `dim` must be given, which PyTorch guesses; with `dtype` the input is converted to it first.
     """
     return _normalized(log_softmax_op, input, dim, dtype)
 

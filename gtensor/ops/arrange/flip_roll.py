@@ -54,6 +54,8 @@ _flip_op = op(
 def flip(x: Tensor, /, axis: Axes | None = None) -> Tensor:
     """The elements in the opposite order along `axis`, or several (all for None): a view.
 
+    PyTorch's is a copy: `clone()` it before a write.
+
     Raises AxisError for an axis that there is not.
     """
     axes = tuple(range(-x.ndim, 0)) if axis is None else trailing_axes(axis, x.ndim, "flip")

@@ -237,8 +237,8 @@ def _selected(x: Tensor, parts: Key, indices: tuple[Tensor, ...], key: object) -
 def take(x: Tensor, indices: Operand, /, axis: int | None = None) -> Tensor:
     """The slices of x along `axis` at integer `indices`, of any shape; negative ones from the end.
 
-    Raises ValueError if no axis is given for a tensor of several, IndexError for an index that is
-    out of range.
+    Raises ValueError if no axis is given for a tensor of several (which PyTorch flattens),
+    IndexError for an index that is out of range.
 
     On a GPU the range is not checked, since that would wait, and such an index selects any slice;
     GTENSOR_DEBUG=1 checks it.

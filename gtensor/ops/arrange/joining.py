@@ -199,6 +199,8 @@ _repeat_op = op(
 def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tensor:
     """Each element of x (flattened for axis=None), or each slice along `axis`, `repeats` times.
 
+    So it is in NumPy; PyTorch's `x.repeat` is `tile`, its `repeat_interleave` is this one.
+
     A tensor of repeats has one count for all, or one for each; on a GPU it is waited for, since the
     result's shape depends on it. Raises ValueError for negative or misfitting counts.
 

@@ -197,6 +197,8 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
     """Without the given axes, which must have size 1 (else ValueError), or all of them: a view.
 
+    PyTorch leaves an axis of another size as it is.
+
     `axis` is an integer or several; without it all axes of size 1 go.
     """
     if axis is None:
@@ -331,6 +333,8 @@ _broadcast_op = op(
 
 def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
     """x repeated to `shape` without a copy: a view whose elements share memory.
+
+    It is not written, as PyTorch's may be: `clone()` it first.
 
     Raises ValueError where an axis, counted from the last, is neither 1 nor of that length.
     """

@@ -45,7 +45,8 @@ def _shift_gpu(way: str) -> Path:
 _ALMOST_EQUAL = binary(below(3))  # integers of which many are equal
 
 equal = _discrete("equal", np.equal, _ALMOST_EQUAL, lambda torch, a, b: a == b,
-                  "Whether x1 and x2 are equal; NaN equals nothing")
+                  "Whether x1 and x2 are equal (NaN equals nothing; integers and a float are "
+                  "compared exactly, in PyTorch as float32)")
 not_equal = _discrete("not_equal", np.not_equal, _ALMOST_EQUAL, lambda torch, a, b: a != b,
                       "Whether x1 and x2 differ; NaN differs from everything")
 less = _discrete("less", np.less, binary(), lambda torch, a, b: a < b, "Whether x1 < x2")

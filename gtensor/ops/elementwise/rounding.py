@@ -80,7 +80,7 @@ round = _constant("round", lambda torch, x: torch.round(x),
                   "The nearest whole number, a half to the even one; integers as they are.",
                   _round_cpu, _whole_gpu("rint"))
 sign = _constant("sign", lambda torch, x: torch.sign(x),
-                 "-1, 0 or 1 by the sign of x; x / |x| of a complex x; NaN of NaN.")
+                 "-1, 0 or 1 by the sign of x; x / |x| of a complex x; NaN of NaN (PyTorch: 0).")
 
 floor_divide = op(
     "floor_divide", cpu=ufunc(np.floor_divide), gpu=cupy_function("floor_divide", "fV", elementwise(
@@ -88,7 +88,8 @@ floor_divide = op(
     backward=pointwise(ZERO, ZERO),
     samples=binary(normal, apart),
     reference=lambda torch, a, b: torch.div(a, b, rounding_mode="floor"),
-    doc="The largest whole number up to x1 / x2, elementwise with broadcasting. Its gradient is 0.",
+    doc="The largest whole number up to x1 / x2, elementwise with broadcasting. Its gradient is 0. "
+        "Integers divided by 0 are 0, with a warning on the CPU; PyTorch raises.",
 )
 
 remainder_grad = fused(

@@ -211,8 +211,8 @@ huber, huber_sum = loss_ops(
 def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """|input - target|, averaged ("mean"), added up ("sum") or elementwise ("none").
 
-    Both have one shape. Reduced, it makes no temporary of that shape on the CPU. The gradient at 0
-    is 0.
+    Both have one shape; PyTorch broadcasts. Reduced, it makes no temporary of that shape on the
+    CPU. The gradient at 0 is 0.
     """
     check_pair("l1_loss", reduction, input, target)
     return reduced((absolute_error, absolute_error_sum), (input, target), reduction)
@@ -223,7 +223,8 @@ def huber_loss(
 ) -> Tensor:
     """(input - target)^2 / 2 within delta, delta (|input - target| - delta / 2) beyond; reduced.
 
-    Both have one shape. Reduced, it makes no temporary of that shape on the CPU.
+    Both have one shape; PyTorch broadcasts. Reduced, it makes no temporary of that shape on the
+    CPU.
 
     Source: Huber, "Robust estimation of a location parameter", 1964.
 
@@ -243,7 +244,7 @@ def smooth_l1_loss(
     It is huber_loss with delta = beta, over beta; with beta=0, or too small for a normal number of
     the dtype that is computed in, it is l1_loss.
 
-    Raises ValueError for a negative beta, and for shapes that differ.
+    Raises ValueError for a negative beta, and for shapes that differ, which PyTorch broadcasts.
     """
     check_pair("smooth_l1_loss", reduction, input, target)
     if not beta >= 0:
@@ -304,7 +305,8 @@ squared_error = op(
 def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """(input - target)^2, averaged ("mean"), added up ("sum") or elementwise ("none").
 
-    Both have one shape. Reduced, it makes no temporary of that shape on the CPU.
+    Both have one shape; PyTorch broadcasts. Reduced, it makes no temporary of that shape on the
+    CPU.
     """
     check_pair("mse_loss", reduction, input, target)
     if reduction == "none":

@@ -165,7 +165,8 @@ _nonzero = op(
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     """The indices of the elements that are not zero, in order: per axis one int64 tensor.
 
-    Its shape depends on the values, so it waits for a GPU. Raises ValueError for a 0-d tensor.
+    PyTorch gives one tensor with a row for each element, `stack(nonzero(x), axis=1)`. The shape
+    depends on the values, so it waits for a GPU. Raises ValueError for a 0-d tensor.
     """
     if not x.ndim:
         raise ValueError("nonzero of a 0-d tensor; wanted at least one dimension")

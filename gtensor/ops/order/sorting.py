@@ -261,6 +261,8 @@ def sort(
 ) -> Tensor:
     """x sorted along `axis`: a copy. NaN counts as the largest.
 
+    PyTorch gives the indices, too: `argsort` has them.
+
     `stable`: equal elements (0.0 and -0.0) stay in their order, descending too. Where a gradient is
     due the order is made and saved (int64), and the gradient scattered by it.
 

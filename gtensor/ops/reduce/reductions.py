@@ -305,9 +305,9 @@ def sum(
 ) -> Tensor:
     """The sum over `axis` (all by default), in `dtype`, by default x's own.
 
-    Booleans are counted; small integers add up as int64, small unsigned ones as uint64; half
-    precision adds up in float32. The gradient of every element is the output's: a broadcast view,
-    no new memory.
+    Booleans are counted; small integers add up as int64, small unsigned ones as uint64 (in
+    PyTorch int64); half precision adds up in float32. The gradient of every element is the
+    output's: a broadcast view, no new memory.
     """
     axes = normalize_axis(axis, x.ndim, "sum")
     dtype = accumulator(x.dtype) if dtype is None else element_type(dtype)
@@ -351,7 +351,7 @@ _mean = op(
 def mean(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The arithmetic mean over `axis` (all axes by default), NaN over no elements.
 
-    Integers become float32 first.
+    Integers become the default dtype first; PyTorch refuses them.
     """
     return _mean(x, axis=normalize_axis(axis, x.ndim, "mean"), keepdims=keepdims)
 
@@ -416,6 +416,7 @@ _max, _min = _extreme("max", np.maximum), _extreme("min", np.minimum)
 def max(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The largest element over `axis` (all axes by default); NaN if there is one.
 
+    PyTorch gives the indices, too, if an axis is given: `argmax` has them.
     Raises ValueError for a reduction over no elements.
     """
     return _max(x, axis=nonempty_axes(x, axis, "max"), keepdims=keepdims)
@@ -424,6 +425,7 @@ def max(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 def min(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The smallest element over `axis` (all axes by default); NaN if there is one.
 
+    PyTorch gives the indices, too, if an axis is given: `argmin` has them.
     Raises ValueError for a reduction over no elements.
     """
     return _min(x, axis=nonempty_axes(x, axis, "min"), keepdims=keepdims)
