@@ -22,9 +22,13 @@ from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.engine.tape.levels import vectorizing
 from gtensor.execution.graphs import around_captures
 from gtensor.system.fork_safety import free_at_forks
+from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "generator", "get_state", "integers", "jump", "manual_seed", "normal", "permutation", "seeded",
