@@ -24,9 +24,13 @@ from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.engine.tape.levels import Traced, vectorizing
 from gtensor.execution.graphs import around_captures
 from gtensor.system.fork_safety import free_at_forks
+from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "bernoulli", "choice", "exponential", "generator", "get_state", "integers", "jump",
