@@ -85,6 +85,9 @@ class Traced(Tensor):
         """The values as a constant: without a place on any tape, and without a tangent."""
         raise NotImplementedError
 
+    def _own_storage(self, shares: bool = True) -> Storage:
+        return self._storage
+
     def _leaf(self) -> Leaf:
         return Leaf(self.shape, self.dtype, self._device, self._level)
 
