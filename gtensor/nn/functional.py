@@ -90,15 +90,15 @@ __all__ = [
     "tanh",
 ]
 
-P = ParamSpec("P")
+_P = ParamSpec("_P")
 
 
-def _written(function: Callable[Concatenate[Tensor, P], Tensor]
-             ) -> Callable[Concatenate[Tensor, P], Tensor]:
+def _written(function: Callable[Concatenate[Tensor, _P], Tensor]
+             ) -> Callable[Concatenate[Tensor, _P], Tensor]:
     """The form of an activation that makes its input the result, as `inplace=True` does."""
 
-    def form(input: Tensor, /, *args: P.args, **params: P.kwargs) -> Tensor:
-        return function(input, *args, **params, inplace=True)  # type: ignore[call-arg]
+    def form(input: Tensor, /, *args: _P.args, **params: _P.kwargs) -> Tensor:
+        return function(input, *args, **{**params, "inplace": True})  # type: ignore[arg-type]
 
     form.__name__ = form.__qualname__ = f"{function.__name__}_"
     form.__doc__ = f"`{function.__name__}` with inplace=True: the input itself becomes the result."

@@ -20,6 +20,7 @@ from gtensor.engine.run.bind import bind, saves
 from gtensor.engine.run.take_over import recording
 from gtensor.engine.run.writable import check_writable, overlapping, refuse_traced, same_layout
 from gtensor.engine.tape.execute import execute
+from gtensor.engine.tape.levels import Traced, underlying
 from gtensor.engine.tape.op import Op
 from gtensor.engine.tape.record import Record, new_record
 from gtensor.settings import settings
@@ -90,21 +91,29 @@ def check_target(name: str, target: Tensor) -> np.dtype:
     """The dtype of a tensor that an op is to overwrite; raises for one that must not be."""
     if not isinstance(target, Tensor):
         raise TypeError(f"in-place {name} was given {type(target).__name__}; wanted a Tensor")
-    refuse_traced(target, f"in-place {name}")
     target._current_node(f"in-place {name}")
     _refuse_leaf(name, target, recording(target))
-    check_writable(name, target._array)
+    if not isinstance(target, Traced):
+        check_writable(name, target._array)
+    elif not may_move(target):
+        refuse_traced(target, f"in-place {name}")
     return target.dtype
 
 
 def may_move(x: Tensor) -> bool:
-    """Whether nothing but records and this handle can read its memory, so that it may leave it."""
+    """Whether nothing but records and this handle can read its memory, so that it may leave it.
+
+    Within a transform: the memory behind it, which the function's arguments share with the caller.
+    """
+    x = underlying(x)
     storage = x._storage
     return storage.made and not (storage.exported or storage.leaf or storage.shared_beside(x))
 
 
 def move(target: Tensor, result: Tensor) -> Tensor:
     """Let the handle be a result that no other code has, in that one's memory."""
+    if isinstance(target, Traced):
+        return target.become(result)
     before, storage = target._storage, result._storage
     if result._node is not None:
         _replace_node(target, result._node)
@@ -234,7 +243,8 @@ def _kept_values(
 
 
 def _refuse_leaf(name: str, target: Tensor, tracked: bool) -> None:
-    if tracked and target._storage.leaf and _views_leaf(target._node):
+    in_use = target._storage.leaf or isinstance(target, Traced)
+    if tracked and in_use and _views_leaf(target._node):
         raise GradientError(f"in-place {name} on a leaf that requires a gradient, or a view of "
                             "one; do it under no_grad(), or on a clone()")
 
@@ -248,7 +258,7 @@ def _views_leaf(node: Node | None) -> bool:
 
 def _write_over(op: Op, device: Device, arrays: list[Any], params: Params) -> None:
     target, *others = arrays
-    value = others[0] if others else None
+    value: Any = others[0] if others else None
     if overlapping(device, target, value) and not same_layout(target, value):
         # With a key, a tile of the value does not go where the same tile of the target is.
         if device.type == "cpu" and not params and _is_transpose(target, value):

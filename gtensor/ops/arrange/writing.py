@@ -11,6 +11,7 @@ from gtensor.engine.handle.interchange import given_values
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run import in_place, writable
+from gtensor.engine.tape.levels import Traced
 from gtensor.engine.tape.op import Op, op, registry
 from gtensor.ops.arrange.example_keys import last_batch, set_batch
 from gtensor.ops.arrange.index_keys import (
@@ -58,12 +59,15 @@ def overwrite(function: Callable[..., Tensor], target: Tensor, *args: Any, **par
     handle's values are the same.
 
     Raises before anything is written, as `x += 1` does: GradientError for a leaf that requires a
-    gradient, LevelError within a transform, TypeError for a result of another shape or dtype.
+    gradient, TypeError for a result of another shape or dtype. Within a transform the handle moves,
+    and LevelError is raised for one whose memory others share, as an argument's.
     """
     name = getattr(function, "__name__", "write")
     dtype = in_place.check_target(name, target)
-    if isinstance(function, Op) and not args and dtype.kind != "c" and not (
-            function.floating and dtype.kind in "iub" or function.backward is None):
+    traced = isinstance(target, Traced)
+    if isinstance(function, Op) and not (
+            traced or args or dtype.kind == "c" or function.backward is None
+            or function.floating and dtype.kind in "iub"):
         return in_place.overwrite(function, target, params)
     movable = in_place.may_move(target)
     result = function(target if movable else recorded.clone(target), *args, **params)
@@ -73,7 +77,7 @@ def overwrite(function: Callable[..., Tensor], target: Tensor, *args: Any, **par
                         "that makes a new tensor")
     if result is target:
         return target
-    if movable and result._storage is not target._storage:
+    if traced or movable and result._storage is not target._storage:
         return in_place.move(target, result)
     set_item(target, ..., result)
     return target
