@@ -7,7 +7,7 @@ gradient, and within transforms.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import gtensor.ops as functions
 from gtensor import random
@@ -40,40 +40,6 @@ def add_(self: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
 def sub_(self: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
     """x -= alpha * other."""
     return public.assign("subtract", self, other if alpha == 1 else alpha * other)  # type: ignore
-
-
-def _written(self: Tensor, function: Callable[..., Any], *arguments: Any) -> Tensor:
-    """x[...] = function(x, ...); what the function saves of a tracked x is a copy of it."""
-    self[...] = function(self.clone() if self.requires_grad else self, *arguments)
-    return self
-
-
-def _unary(function: str, name: str) -> Callable[[Tensor], Tensor]:
-    def method(self: Tensor) -> Tensor:
-        return _written(self, getattr(public, function))
-
-    method.__name__, method.__doc__ = name, f"x[...] = {function}(x)."
-    return method
-
-
-UNARY = {  # PyTorch's name without the `_` -> the function
-    **{name: name for name in (
-        "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "exp",
-        "expm1", "floor", "log", "log10", "log1p", "log2", "reciprocal", "round", "sigmoid",
-        "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc", "relu")},
-    "neg": "negative"}
-"""In place, these are `x[...] = function(x)`."""
-
-
-def __getattr__(name: str) -> Any:
-    if name[:-1] in UNARY and name.endswith("_"):
-        return _unary(UNARY[name[:-1]], name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def clamp_(self: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    """x[...] = clip(x, min, max)."""
-    return _written(self, functions.clip, min, max)
 
 
 def fill_(self: Tensor, value: Operand) -> Tensor:

@@ -29,6 +29,7 @@ from gtensor.engine.tape.samples import (
     normal,
     positive,
 )
+from gtensor.ops.linalg.solving import near_identity
 from gtensor.system.foreign_names import ALIASES
 from gtensor.testing.cases import samples_of
 
@@ -193,6 +194,16 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
                                 _s((3, 5), (2, 3), (5, 2), transpose_a=True, transpose_b=True)]),
     "linalg.matrix_norm": (None, [_s((2, 3, 4)), _s((3, 4), ord=1), _s((4, 3), ord=2),
                                   _s((3, 4), ord="nuc"), _s((3, 4), ord=-np.inf)]),
+    "linalg.cond": (None, [_s((3, 4)), _s((2, 3, 3), draw=_invertible, p=1), _s((4, 2), p=-2)]),
+    "linalg.lstsq": (lambda x, y: L.lstsq(x, y)[:2], [
+        _s(*shapes, draw=(_invertible, normal)) for shapes in (
+            ((4, 3), (4,)), ((2, 3, 4), (2, 3, 2)), ((3, 3), (2, 3, 1)))]),
+    "linalg.norm": (None, [_s((2, 3)), _s((3, 4), ord=1), _s((2, 4, 3), ord=2, axis=(-1, -2)),
+                           _s((2, 4), ord=3, axis=-1, keepdims=True)]),
+    "linalg.solve_triangular": (None, [
+        _s((3, 3), (3,), draw=(near_identity, normal)),
+        _s((2, 3, 3), (3, 2), draw=(near_identity, normal), upper=False, unitriangular=True),
+        _s((3, 3), (2, 3), draw=(near_identity, normal), left=False)]),
     "linalg.matrix_power": (lambda x, n: L.matrix_power(x, n), [
         _s((3, 3), n=3), _s((2, 3, 3), n=0), _s((3, 3), draw=_invertible, n=-2)]),
     "linalg.matrix_rank": (None, [_s((3, 4)), _s((2, 3, 3))]),
@@ -202,7 +213,8 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     # -- Fourier transforms
     **{f"fft.{name}": (None, _ONE_FFT) for name in ("fft", "ifft", "rfft", "ihfft")},
     **{f"fft.{name}": (None, _BACK_FFT) for name in ("irfft", "hfft")},
-    **{f"fft.{name}": (None, _MANY_FFT) for name in ("fftn", "ifftn", "rfftn", "irfftn")},
+    **{f"fft.{name}": (None, _MANY_FFT) for name in (
+        "fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2")},
     **{f"fft.{name}": (None, [_s((2, 5), axes=-1), _s((2, 5))])
        for name in ("fftshift", "ifftshift")},
     # -- neural networks

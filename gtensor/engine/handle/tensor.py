@@ -346,6 +346,8 @@ class Tensor(Interchange, Methods):
                 if storage.common:
                     first.made = storage.made
                     self._storage = storage = first
+        elif shares and storage.handles is None:  # a save made it, for this tensor alone
+            storage.join(self)
         return storage
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
