@@ -357,7 +357,7 @@ def mean(
 ) -> Tensor:
     """The arithmetic mean over `axis` (all axes by default), NaN over no elements.
 
-    Integers become float32 first.
+    Integers become the default dtype first.
     """
     if dim is not None or keepdim is not None:
         axis, keepdims = torch_words("mean", axis, dim, keepdims, keepdim)

@@ -261,8 +261,9 @@ def var(
 ) -> Tensor:
     """The variance over `axis` (all by default) around the mean, over count - correction.
 
-    Two passes, so that a large mean costs no digits. Integers become float32 first. NaN over no
-    elements. Raises TypeError for complex input.
+    The correction is 0, as in NumPy; PyTorch's is 1. Two passes, so that a large mean costs no
+    digits. Integers become the default dtype first. NaN over no elements. Raises TypeError for
+    complex input.
     """
     if dim is not None or keepdim is not None:
         axis, keepdims = _corrected_words("var", axis, dim, keepdims, keepdim, correction)
