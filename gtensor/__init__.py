@@ -13,6 +13,7 @@ Without an NVIDIA GPU the same code runs on NumPy.
 
 from __future__ import annotations
 
+import builtins as _builtins
 import math as _math
 import sys as _sys
 from typing import TYPE_CHECKING
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from gtensor.composed.matrices import diag, kron, logspace, tril_indices, triu_indices
     from gtensor.composed.shapes import argwhere, hstack, swapaxes, unique, vstack
     from gtensor.composed.statistics import bincount, corrcoef, cov, median, percentile, quantile
+    from gtensor.composed.typed_names import *
     from gtensor.engine.walk.anomaly import detect_anomaly
     from gtensor.execution.graphs import Graph
     from gtensor.execution.streams import Event, stream
@@ -385,7 +387,7 @@ if settings.capture_steps:  # before the ranges: their ends are told first
     _start_capture(settings.capture_after, settings.capture_steps)
 
 
-def _switch_nvtx(mode: int) -> None:
+def _switch_nvtx(mode: _builtins.int) -> None:
     if mode > 0 or "gtensor.profiler.ranges" in _sys.modules:
         from gtensor.profiler.ranges import switch
 

@@ -74,7 +74,7 @@ def norm(
     x: Tensor, p: float | str | None = 2, /, dim: Axis = None, keepdim: bool = False
 ) -> Tensor:
     """The p-norm of the elements over `dim` (all by default), as PyTorch's `norm`."""
-    order = 2.0 if p in (None, "fro") else float(p)  # type: ignore[arg-type]
+    order = 2.0 if p in (None, "fro") else float(p)
     return vector_norm(x, dim, keepdims=keepdim, ord=order)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from math import floor, nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gtensor.creation.dtypes import float32, int64
 from gtensor.creation.new_tensors import zeros
@@ -47,11 +47,9 @@ def quantile(
     Raises ValueError for a q outside 0 to 1, and over no elements.
     """
     axis, keepdims = torch_words("quantile", axis, dim, keepdims, keepdim)
-    wanted = q.tolist() if isinstance(q, Tensor) else q
-    several = isinstance(wanted, (list, tuple))
-    places = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
+    places, several = _numbers(q)
     if not builtins.all(0 <= p <= 1 for p in places):
-        raise ValueError(f"quantile was given q={wanted}; wanted numbers from 0 to 1")
+        raise ValueError(f"quantile was given q={q}; wanted numbers from 0 to 1")
     axes = normalize_axis(axis, x.ndim, "quantile")
     shape = kept_shape(x.shape, axes, keepdims)
     rows = x if x.dtype.kind in "fV" else x.astype(float32)
@@ -66,6 +64,13 @@ def quantile(
     return stack(found) if several else found[0]
 
 
+def _numbers(q: float | Sequence[float] | Tensor) -> tuple[list[float], bool]:
+    """The numbers as a list, and whether they were several."""
+    given: Any = q.tolist() if isinstance(q, Tensor) else q
+    several = isinstance(given, (list, tuple))
+    return list(given) if several else [given], several
+
+
 def _between(ordered: Tensor, q: float) -> Tensor:
     """The element of sorted rows at q, counted from 0 (the first) to 1 (the last)."""
     place = q * (ordered.shape[-1] - 1)
@@ -78,12 +83,11 @@ def percentile(
     x: Tensor, q: float | Sequence[float], /, axis: Axis = None, *, keepdims: bool = False
 ) -> Tensor:
     """`quantile` of q / 100. Raises ValueError for a q outside 0 to 100."""
-    places = list(q) if isinstance(q, (list, tuple)) else [q]
+    places, several = _numbers(q)
     if not builtins.all(0 <= p <= 100 for p in places):
         raise ValueError(f"percentile was given q={q}; wanted numbers from 0 to 100")
     shares = [p / 100 for p in places]
-    return quantile(x, shares if isinstance(q, (list, tuple)) else shares[0], axis,
-                    keepdims=keepdims)
+    return quantile(x, shares if several else shares[0], axis, keepdims=keepdims)
 
 
 def median(

@@ -137,16 +137,17 @@ def cuda(self: Tensor, device: Device | str | int | None = None,
     return self.to(get_device(wanted))
 
 
-@property
-def itemsize(self: Tensor) -> int:
+def _itemsize(self: Tensor) -> int:
     """The bytes of an element, `dtype.itemsize`."""
     return self.dtype.itemsize
 
 
-@property
-def is_cuda(self: Tensor) -> bool:
+def _is_cuda(self: Tensor) -> bool:
     """Whether the elements are in a GPU's memory: `x.device.type == "cuda"`."""
     return self.device.type == "cuda"
+
+
+itemsize, is_cuda = property(_itemsize), property(_is_cuda)
 
 
 def is_floating_point(self: Tensor) -> bool:

@@ -31,6 +31,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "take_along_dim": "take_along_axis", "trapz": "trapezoid", "true_divide": "divide",
         "unbind": "unstack", "unsqueeze": "expand_dims",
         "asnumpy": "gtensor:Tensor.numpy",
+        "functional": "gtensor.nn.functional:", "utils": "gtensor.composed.utils:",
         "amax": "gtensor.composed.extremes:amax", "amin": "gtensor.composed.extremes:amin",
         "cross": "gtensor.linalg:cross", "det": "gtensor.linalg:det", "ger": "gtensor.linalg:outer",
         "inverse": "gtensor.linalg:inv", "matrix_power": "gtensor.linalg:matrix_power",
@@ -320,10 +321,10 @@ SENTENCES: dict[str, dict[str, str]] = {
         "digitize": 'gt.searchsorted(edges, x, side="right")',
         "bucketize": "gt.searchsorted(edges, x)",
         "histogram": (
-            'gt.bincount(gt.searchsorted(edges, x, side="right")) counts between edges; '
+            'gt.bincount(gt.searchsorted(edges, x.flatten())) counts between edges; '
             'np.histogram(x.numpy()) counts on the CPU'),
         "histc": (
-            'gt.bincount(gt.searchsorted(edges, x, side="right")) counts between edges; '
+            'gt.bincount(gt.searchsorted(edges, x.flatten())) counts between edges; '
             'np.histogram(x.numpy()) counts on the CPU'),
         "scatter": (
             "y = x.clone(); y[index] = src writes at index arrays; gt.take_along_axis reads along "
@@ -389,7 +390,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "seed": "gt.manual_seed(0)",
         "initial_seed": (
             "gt.manual_seed(0) sets the seed, gt.random.get_state() reads the generator's state"),
-        "utils": "gt.data (torch.utils.data), gt.nn.utils.checkpoint (torch.utils.checkpoint)",
         "autograd": (
             "gt.grad(loss, [w]) is torch.autograd.grad; gt.op(name, cpu=..., gpu=..., "
             "backward=...) is an autograd.Function; gt.detect_anomaly() is there"),
@@ -402,7 +402,6 @@ SENTENCES: dict[str, dict[str, str]] = {
             "gt.cumulative_sum run linear recurrences in one op"),
         "lax": "gt itself has the functions; control flow is Python's if, for and while",
         "numpy": "gt itself has NumPy's functions; x.numpy() is the NumPy array of a tensor",
-        "functional": "gt.nn.functional",
         "stop_gradient": "x.detach()",
         "pmap": "gt.distributed runs a process for each GPU",
         "tree_map": (
@@ -431,7 +430,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "mode": "gt.unique_counts(x) gives the values and how often each occurs",
         "kthvalue": "gt.sort(x, axis=-1)[..., k - 1]",
         "cummax": "gt.max(x[..., :i]) for each i; there is no running maximum",
-        "histc": 'gt.bincount(gt.searchsorted(edges, x, side="right"))',
+        "histc": 'gt.bincount(gt.searchsorted(edges, x.flatten()))',
         "scatter": "y = x.clone(); y[index] = src",
         "scatter_": (
             "x[index] = src writes at index arrays; x[gt.arange(n), index] = 1 for one place of "

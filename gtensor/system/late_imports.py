@@ -95,4 +95,5 @@ class MissingName(AttributeError):
         return AttributeError, (str(self),)  # the room stays in its process
 
 
-MissingName.__qualname__, MissingName.__module__ = "AttributeError", "builtins"  # in tracebacks
+MissingName.__name__ = MissingName.__qualname__ = "AttributeError"  # so tracebacks say
+MissingName.__module__ = "builtins"

@@ -11,9 +11,12 @@ from gtensor.system.late_imports import foreign
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, DTypeLike, Scalar
+    from gtensor.engine.handle.foreign_methods import ForeignMethods
 
     Operand: TypeAlias = "Methods | Array | Scalar | Sequence[Any]"  # a Tensor is the only Methods
     Axis: TypeAlias = int | Sequence[int] | None
+else:
+    ForeignMethods = object
 
 _METHODS = (  # of the public functions, those that are methods as they are
     "sum", "prod", "mean", "max", "min", "var", "std", "any", "all", "argmax", "argmin",
@@ -39,7 +42,7 @@ _OTHERS = {
 }
 
 
-class Methods:
+class Methods(ForeignMethods):
     """Mixin of `Tensor`; it finds ops by name."""
 
     __slots__ = ()

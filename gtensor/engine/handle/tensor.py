@@ -180,7 +180,7 @@ class Tensor(Interchange, Methods):
         """
         if self._array.size != 1:
             raise ValueError(f"item() was called on a tensor of shape {self.shape}; "
-                             "wanted one element")
+                             "wanted one element (tolist() gives all)")
         return self._value()
 
     def tolist(self) -> Any:
@@ -189,8 +189,9 @@ class Tensor(Interchange, Methods):
 
     def _scalar(self, kind: type[N]) -> N:
         if self._array.size != 1:
+            ways = "x.any() and x.all() make one" if kind is bool else "x[i] is one"
             raise TypeError(f"{kind.__name__}() of a tensor of shape {self.shape}; "
-                            "wanted one element")
+                            f"wanted one element ({ways})")
         return kind(self._value())
 
     def _value(self) -> Any:
@@ -408,7 +409,8 @@ class Tensor(Interchange, Methods):
         return gtensor
 
     def to(
-        self, target: Device | DTypeLike | Tensor = None, dtype: DTypeLike | bool = None, *,
+        self, target: Device | DTypeLike | Tensor | None = None,
+        dtype: DTypeLike | bool | None = None, *,
         device: Device | str | None = None, non_blocking: bool = False, copy: bool = False,
     ) -> Tensor:
         """A copy on a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it fits.
