@@ -214,7 +214,9 @@ class PoissonNLLLoss(_Loss):
 class _LossOfThree(_Loss):
     """A loss of two inputs and a target, or of three inputs."""
 
-    def forward(self, first: Tensor, second: Tensor, third: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, first: Tensor, second: Tensor, third: Tensor
+    ) -> Tensor:
         """The function of this name in `gtensor.nn.functional`."""
         options = {name: getattr(self, name) for name in self._options}
         return self._function(first, second, third, reduction=self.reduction, **options)
