@@ -23,7 +23,9 @@ from gtensor.backend import (
     DeviceError,
     cuda_device_count,
     default_device,
+    get_default_dtype,
     set_default_device,
+    set_default_dtype,
     visible_devices,
 )
 from gtensor.backend import get_device as device
@@ -201,6 +203,7 @@ __all__ = [
     "full_like",
     "func",
     "functional_call",
+    "get_default_dtype",
     "grad",
     "greater",
     "greater_equal",
@@ -285,6 +288,7 @@ __all__ = [
     "round",
     "searchsorted",
     "set_default_device",
+    "set_default_dtype",
     "set_grad_enabled",
     "settings",
     "sign",

@@ -67,7 +67,8 @@ WITHOUT = {
     "asks about dtypes, or answers one": "can_cast finfo iinfo isdtype result_type",
     "sets or asks for the state of the process": (
         "__array_namespace_info__ cuda_device_count default_device detect_anomaly device "
-        "is_grad_enabled listen manual_seed set_default_device stream visible_devices"),
+        "get_default_dtype is_grad_enabled listen manual_seed set_default_device set_default_dtype "
+        "stream visible_devices"),
     "defines an op": "d op",
     "its result has no values": "empty_like",
 }
@@ -81,7 +82,7 @@ METHODS_WITHOUT = {
         "__dlpack_device__ __buffer__ __dir__ __doc__ __format__ __getattr__ __getstate__ __init__ "
         "__init_subclass__ __new__ __reduce__ __reduce_ex__ __repr__ __sizeof__ __str__ "
         "__subclasshook__ __annotations__ __module__ __slots__ __weakref__ __array_ufunc__ "
-        "__getattribute__ __setattr__ __delattr__"),
+        "__array_function__ __getattribute__ __setattr__ __delattr__"),
 }
 
 

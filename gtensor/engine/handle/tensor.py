@@ -11,7 +11,7 @@ from weakref import ref
 
 import numpy as np
 
-from gtensor.backend import Device, DeviceError, element_type, get_device
+from gtensor.backend import Device, DeviceError, element_type, get_default_dtype, get_device
 from gtensor.engine.handle.consumed import Consumed
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.hooks import RemovableHandle
@@ -140,7 +140,7 @@ class Tensor(Interchange, Methods):
         body = np.array2string(self._device.to_numpy(self._array), separator=", ", prefix="tensor(",
                                threshold=200, edgeitems=3)
         parts = [body]
-        if self.dtype not in (np.dtype("float32"), np.dtype("int64"), np.dtype("bool")):
+        if self.dtype not in (get_default_dtype(), np.dtype("int64"), np.dtype("bool")):
             parts.append(f"dtype={self.dtype.name}")
         if self._device.type != "cpu":
             parts.append(f"device='{self._device}'")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend import DEFAULTS
 from gtensor.engine.handle.arrays import layout
 from gtensor.engine.handle.context import grad_enabled
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.interchange import given_values
 from gtensor.engine.handle.node import Leaf, Node
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.engine.run.bind import bind, saves
+from gtensor.engine.run.bind import INTEGERS, bind, saves
 from gtensor.engine.run.take_over import recording
 from gtensor.engine.run.writable import check_writable, overlapping, refuse_traced, same_layout
 from gtensor.engine.tape.execute import execute
@@ -71,7 +72,10 @@ def _result_dtype(op: Op, array: Array, value: Array | Scalar) -> np.dtype:
         given = np.result_type(value)
         return given if given.kind == "c" else array.dtype
     result = np.result_type(array, value)
-    return np.dtype(np.float32) if op.floating and result.kind in "iub" else result
+    if array.dtype.kind in INTEGERS and (
+            type(value) in (float, complex) or op.floating and result.kind in INTEGERS):
+        return DEFAULTS["c" if result.kind == "c" else "f"]
+    return result
 
 
 def overwrite(op: Op, target: Tensor, params: Params) -> Tensor:

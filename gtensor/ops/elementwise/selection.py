@@ -281,7 +281,8 @@ def _where_gpu(
 
 
 where_op = op(
-    "where", cpu=_where_cpu, gpu=_where_gpu, complex=True, batch=broadcasting,
+    "where", cpu=_where_cpu, gpu=_where_gpu, constants="condition", complex=True,
+    batch=broadcasting,
     backward=pointwise(
         None,
         partial("condition", lambda ns, g, condition, out: ns.where(condition, g, 0.0, out=out)),

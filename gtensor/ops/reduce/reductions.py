@@ -351,7 +351,7 @@ _mean = op(
 def mean(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The arithmetic mean over `axis` (all axes by default), NaN over no elements.
 
-    Integers become float32 first.
+    Integers become the default dtype first.
     """
     return _mean(x, axis=normalize_axis(axis, x.ndim, "mean"), keepdims=keepdims)
 

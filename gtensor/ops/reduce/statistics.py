@@ -248,8 +248,9 @@ def var(
 ) -> Tensor:
     """The variance over `axis` (all by default) around the mean, over count - correction.
 
-    Two passes, so that a large mean costs no digits. Integers become float32 first. NaN over no
-    elements. Raises TypeError for complex input.
+    The correction is 0, as in NumPy; PyTorch's is 1. Two passes, so that a large mean costs no
+    digits. Integers become the default dtype first. NaN over no elements. Raises TypeError for
+    complex input.
     """
     _real(x, "var")
     return rounded_last(_var, x, axis=normalize_axis(axis, x.ndim, "var"), correction=correction,

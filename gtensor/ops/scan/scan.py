@@ -207,6 +207,9 @@ def diff(
         raise ValueError(f"diff was given n={n}; wanted 0 or more")
     if n == 0:
         return clone(x)
+    for number in (prepend, append):
+        if isinstance(number, (float, complex)):
+            x = x.to((x.detach()[:0] + number).dtype)  # integers become floating
     parts = [_edge(p, x, place) if p is not None else None for p in (prepend, append)]
     found = [p for p in (parts[0], x, parts[1]) if p is not None]
     if len(found) > 1:
