@@ -140,6 +140,52 @@ class ELU(_Inplace):
         self.alpha = alpha
 
 
+class CELU(_Inplace):
+    """x where x > 0, else alpha * (exp(x / alpha) - 1)."""
+
+    _function = staticmethod(F.celu)
+    _options = ("alpha",)
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.alpha = alpha
+
+
+class Threshold(_Inplace):
+    """x where it is above the threshold, else `value`."""
+
+    _function = staticmethod(F.threshold)
+    _options = ("threshold", "value")
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.threshold = threshold
+        self.value = value
+
+
+class Hardshrink(_Function):
+    """0 where |x| <= lambd, else x."""
+
+    _function = staticmethod(F.hardshrink)
+    _options = ("lambd",)
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        self.lambd = lambd
+
+
+class Softshrink(Hardshrink):
+    """x moved by lambd towards 0, and 0 where it would pass that."""
+
+    _function = staticmethod(F.softshrink)
+
+
+class Tanhshrink(_Function):
+    """x - tanh(x)."""
+
+    _function = staticmethod(F.tanhshrink)
+
+
 class SELU(_Inplace):
     """elu with the alpha and the scale that keep mean 0 and variance 1."""
 
@@ -234,3 +280,9 @@ class LogSoftmax(Softmax):
     """x - log(sum(exp(x))) along `dim`."""
 
     _function = staticmethod(F.log_softmax)
+
+
+class Softmin(Softmax):
+    """exp(-x) / sum(exp(-x)) along `dim`."""
+
+    _function = staticmethod(F.softmin)

@@ -31,8 +31,9 @@ Group: TypeAlias = dict[str, Any]  # parameters ("params") and their options
 Parameters: TypeAlias = Iterable[Tensor] | Iterable[Group]
 INITIAL = "initial_lr"  # a group's own rate under a schedule, as in PyTorch
 # The options that identify a kind of optimizer; others vary with PyTorch's versions.
-_TELLING = frozenset({"betas", "eps", "amsgrad", "momentum", "dampening", "nesterov"})
-_FLAGS = frozenset({"amsgrad", "nesterov", "maximize"})
+_TELLING = frozenset({"betas", "eps", "amsgrad", "momentum", "dampening", "nesterov", "alpha",
+                      "centered", "lr_decay"})
+_FLAGS = frozenset({"amsgrad", "nesterov", "maximize", "centered"})
 
 
 T = TypeVar("T")
@@ -230,7 +231,7 @@ class Optimizer:
     def options(self, group: Group) -> Params:
         """The parameters of `update` for a group, flags and numbers; asked for when an option has
         changed."""
-        raise TypeError("Optimizer is abstract; make an SGD, an Adam, an AdamW or a Lion")
+        raise TypeError("Optimizer is abstract; make one of its kinds, such as an SGD")
 
     # -- use --------------------------------------------------------------------------------------
 

@@ -110,6 +110,20 @@ def _probability(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
     return rng.uniform(0.1, 0.9, shape)
 
 
+def _sign(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """1 or -1."""
+    return np.where(rng.uniform(size=shape) < 0.5, -1.0, 1.0)
+
+
+def _seeded(function: Function) -> Function:
+    """The function with the same draws in every call."""
+    def call(*tensors: gt.Tensor, **params: Any) -> Any:
+        with gt.random.seeded(7):
+            return function(*tensors, **params)
+
+    return call
+
+
 def _list_of(function: Function) -> Function:
     return lambda *tensors, **params: function(list(tensors), **params)
 
@@ -264,6 +278,41 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     "nn.functional.glu": (None, [_s((3, 6)), _s((4, 3), dim=0)]),
     "nn.functional.normalize": (None, [_s((3, 5), dim=-1), _s((3, 5), p=1.0)]),
     "nn.functional.cosine_similarity": (None, [_s((3, 5), (3, 5)), _s((7,), (7,), dim=-1)]),
+    **{f"nn.functional.{name}": (None, [_s((3, 5), draw=apart), _s((7,), draw=apart)])
+       for name in ("celu", "hardshrink", "softshrink", "tanhshrink")},
+    "nn.functional.threshold": (None, [_s((3, 5), draw=apart, threshold=0.1, value=2.0)]),
+    "nn.functional.threshold_": (lambda x: F.threshold_(x.clone(), 0.1, 2.0), [
+        _s((3, 5), draw=apart)]),
+    "nn.functional.softmin": (None, [_s((3, 5), dim=-1), _s((4,), dim=0)]),
+    "nn.functional.gumbel_softmax": (_seeded(F.gumbel_softmax), [_s((3, 5)), _s((4, 2), dim=0)]),
+    **{f"nn.functional.dropout{n}d": (_seeded(getattr(F, f"dropout{n}d")), [
+        _s((3, 4, *(2,) * n), p=0.4)]) for n in (1, 2, 3)},
+    "nn.functional.instance_norm": (None, [_s((2, 3, 5)), _s((2, 3, 4, 2), eps=0.1)]),
+    "nn.functional.pixel_shuffle": (None, [_s((8, 2, 3), upscale_factor=2),
+                                           _s((2, 4, 3, 1), upscale_factor=2)]),
+    "nn.functional.pixel_unshuffle": (None, [_s((2, 4, 6), downscale_factor=2)]),
+    "nn.functional.channel_shuffle": (None, [_s((2, 6, 3), groups=3)]),
+    "nn.functional.unfold": (None, [_s((2, 3, 5, 4), kernel_size=2, padding=1),
+                                    _s((2, 5, 4), kernel_size=(3, 2), dilation=(2, 1))]),
+    "nn.functional.fold": (None, [_s((2, 12, 4), output_size=(3, 3), kernel_size=2)]),
+    "nn.functional.pairwise_distance": (None, [
+        _s((3, 5), (3, 5), eps=0.0), _s((3, 5), (5,), p=1.0, eps=0.0),
+        _s((4, 2), (4, 2), keepdim=True, eps=0.0)]),
+    "nn.functional.triplet_margin_loss": (None, [
+        _s((4, 5), (4, 5), (4, 5), eps=0.0, reduction="none"),
+        _s((4, 5), (4, 5), (4, 5), eps=0.0, swap=True, reduction="none")]),
+    "nn.functional.margin_ranking_loss": (None, [_s((7,), (7,), (7,), margin=0.3)]),
+    "nn.functional.cosine_embedding_loss": (None, [
+        _s((4, 5), (4, 5), (4,), draw=(normal, normal, _sign), margin=-0.3, reduction="none")]),
+    "nn.functional.hinge_embedding_loss": (None, [
+        _s((3, 4), (3, 4), draw=(normal, _sign), reduction="sum")]),
+    "nn.functional.soft_margin_loss": (None, [_s((3, 4), (3, 4), draw=(normal, _sign))]),
+    "nn.functional.poisson_nll_loss": (None, [
+        _s((3, 4), (3, 4), draw=(normal, positive)),
+        _s((3, 4), (3, 4), draw=positive, log_input=False, reduction="none")]),
+    "nn.functional.gaussian_nll_loss": (None, [
+        _s((3, 4), (3, 4), (3, 4), draw=(normal, normal, positive)),
+        _s((3, 4), (3, 4), (3,), draw=(normal, normal, positive), full=True)]),
     "nn.functional.relu6": (None, [_s((3, 5)), _s(())]),
     "nn.functional.pad": (None, [
         _s((3, 5), pad=(1, 2), value=1.5), _s((2, 3, 5), pad=(1, 2), mode="reflect"),

@@ -245,7 +245,8 @@ def precision(name: str, call: Call, seed: int, device: str) -> None:
     dtypes(what, found, [in_dtype(call, v.dtype, dtype) for v in wanted.values])
 
 
-_OF_A_SPECTRUM = ("fft.irfft", "fft.hfft", "fft.irfftn", "fft.irfft2")  # half types count as complex64
+_OF_A_SPECTRUM = (  # half types count as complex64
+    "fft.irfft", "fft.hfft", "fft.irfftn", "fft.irfft2")
 
 
 def in_dtype(call: Call, full: np.dtype, dtype: np.dtype) -> np.dtype:

@@ -49,9 +49,10 @@ NO_LEADING_AXES = {
         "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
         "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",
         "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv_transpose1d",
-        "conv_transpose2d", "cross_entropy", "cross_entropy of probabilities",
-        "group_norm", "group_norm with weights", "inplace_abn", "interpolate", "kl_div",
-        "max_pool1d", "max_pool2d", "nll_loss")),
+        "conv_transpose2d", "cosine_embedding_loss", "cross_entropy",
+        "cross_entropy of probabilities", "dropout1d", "dropout2d", "dropout3d", "fold",
+        "gaussian_nll_loss", "group_norm", "group_norm with weights", "inplace_abn", "interpolate",
+        "kl_div", "max_pool1d", "max_pool2d", "nll_loss")),
 }
 
 # Of these, the functions with rows along the first axis that do not depend on each other.
