@@ -333,8 +333,8 @@ class OneCycleLR(LRScheduler):
             raise ValueError(f"cycle_momentum with {type(optimizer).__name__}, which has neither "
                              "momentum nor betas; give cycle_momentum=False")
         if name == "momentum" and not all(group[name] for group in optimizer.param_groups):
-            raise ValueError(f"cycle_momentum with {type(optimizer).__name__} made without momentum, "
-                             "so that it keeps none; give it momentum, or cycle_momentum=False")
+            raise ValueError(f"cycle_momentum with {type(optimizer).__name__} made without momentum"
+                             ", so that it keeps none; give it some, or cycle_momentum=False")
         return name
 
     def options(self, index: int, step: int) -> Params:
