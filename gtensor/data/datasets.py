@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import floor, isclose, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,6 +141,34 @@ class Subset(Dataset):
 
     def __repr__(self) -> str:
         return f"Subset({len(self)} items of {type(self.dataset).__name__})"
+
+
+class ConcatDataset(Dataset):
+    """The items of several datasets, one after another.
+
+    Raises ValueError for none, TypeError for one that has no length.
+    """
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise ValueError("ConcatDataset was given no datasets; wanted at least one")
+        for dataset in self.datasets:
+            if not hasattr(dataset, "__len__"):
+                raise TypeError(f"ConcatDataset was given {type(dataset).__name__}, which has no "
+                                "length; wanted datasets with __len__ and __getitem__")
+        self.ends = np.cumsum([len(dataset) for dataset in self.datasets])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, index: int) -> Any:
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(f"item {index} asked of {len(self)} items")
+        number = int(np.searchsorted(self.ends, place, side="right"))
+        dataset = self.datasets[number]
+        return dataset[place - int(self.ends[number]) + len(dataset)]
 
 
 def random_split(
