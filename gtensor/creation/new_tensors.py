@@ -34,14 +34,16 @@ Shape = int | Sequence[int]
 
 def tensor(
     data: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False
+    requires_grad: bool = False, *, pin_memory: bool = False,
 ) -> Tensor:
     """A tensor in new memory with the values of `data` (nested lists, array, tensor, number).
 
     Python floats become the default dtype (float32, see `set_default_dtype`), complex numbers
     complex64, integers int64, unless `dtype` says otherwise; arrays keep their dtype. Without
     `device`, a tensor's or CuPy array's own device, else the default one. Gradients flow through
-    the copy of a tensor, where PyTorch's `tensor` cuts; detach() it for a constant.
+    the copy of a tensor, where PyTorch's `tensor` cuts; detach() it for a constant. `pin_memory`,
+    here and in `empty`, `full`, `zeros` and `ones`, is PyTorch's and changes nothing: copies to a
+    GPU pass through pinned memory of CuPy's.
 
     Raises TypeError if `data` is not numeric, or for integers with `requires_grad`; GradientError
     for `requires_grad=True` with a tensor that already requires a gradient, and for a list with
@@ -113,7 +115,7 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
 
 def full(
     shape: Shape, fill_value: complex, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False,
+    requires_grad: bool = False, *, pin_memory: bool = False,
 ) -> Tensor:
     """A tensor of `shape` filled with a number (a Python one or a 0-d tensor).
 
@@ -130,7 +132,7 @@ def full(
 
 def empty(
     shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False
+    requires_grad: bool = False, *, pin_memory: bool = False,
 ) -> Tensor:
     """An uninitialized tensor; of the default dtype (float32) unless dtype is given.
 
@@ -149,7 +151,7 @@ def empty(
 
 def zeros(
     shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False
+    requires_grad: bool = False, *, pin_memory: bool = False,
 ) -> Tensor:
     """A tensor of zeros; of the default dtype (float32) unless dtype is given."""
     wanted = dtype or get_default_dtype()
@@ -158,7 +160,7 @@ def zeros(
 
 def ones(
     shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False
+    requires_grad: bool = False, *, pin_memory: bool = False,
 ) -> Tensor:
     """A tensor of ones; of the default dtype (float32) unless dtype is given."""
     wanted = dtype or get_default_dtype()

@@ -305,3 +305,10 @@ def test_a_negative_zero_keeps_its_sign_on_cuda(dtype):
         values = given.numpy()
         part = (values.imag if values.dtype.kind == "c" else values).astype(float)
         assert (np.signbit(part) == (values == 0)).all() and (values == 0).any()
+
+
+def test_pinned_memory_is_asked_for_without_effect():
+    for made in (gt.tensor([0.0, 0.0], pin_memory=True), gt.full(2, 0.0, pin_memory=True),
+                 gt.zeros(2, pin_memory=True), gt.ones(2, pin_memory=True) - 1.0):
+        assert made.tolist() == [0.0, 0.0]
+    assert gt.empty((2, 3), pin_memory=True).shape == (2, 3)
