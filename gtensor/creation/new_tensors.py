@@ -131,17 +131,17 @@ def full(
 
 
 def empty(
-    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False, *, pin_memory: bool = False,
+    shape: Shape, *more: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:
     """An uninitialized tensor; of the default dtype (float32) unless dtype is given.
 
-    Raises TypeError for a dtype that is an integer: a shape is one argument.
+    `more`: further sizes, `empty(2, 3)` is `empty((2, 3))`; or dtype, device and requires_grad by
+    position.
     """
+    shape, dtype, device, requires_grad = _called(
+        shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
     sizes = _sizes(shape)
-    if isinstance(dtype, int):
-        raise TypeError(f"dtype {dtype} given; a shape is one argument, such as "
-                        f"({shape}, {dtype})")
     wanted = get_default_dtype() if dtype is None else element_type(dtype)
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
@@ -150,19 +150,23 @@ def empty(
 
 
 def zeros(
-    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False, *, pin_memory: bool = False,
+    shape: Shape, *more: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:
-    """A tensor of zeros; of the default dtype (float32) unless dtype is given."""
+    """A tensor of zeros; of the default dtype (float32) unless given. See `empty` for `more`."""
+    shape, dtype, device, requires_grad = _called(
+        shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
     wanted = dtype or get_default_dtype()
     return full(shape, 0, dtype=wanted, device=device, requires_grad=requires_grad)
 
 
 def ones(
-    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False, *, pin_memory: bool = False,
+    shape: Shape, *more: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:
-    """A tensor of ones; of the default dtype (float32) unless dtype is given."""
+    """A tensor of ones; of the default dtype (float32) unless given. See `empty` for `more`."""
+    shape, dtype, device, requires_grad = _called(
+        shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
     wanted = dtype or get_default_dtype()
     return full(shape, 1, dtype=wanted, device=device, requires_grad=requires_grad)
 
@@ -304,6 +308,16 @@ def _made(name: str, device: DeviceLike, function: Callable[[Any], Any]) -> Tens
     place = get_device(device)
     values = place.path(name, function)(place.xp)
     return tensor(values, device=place) if place.type == "cpu" else wrap(values, place)
+
+
+def _called(shape: Any, more: tuple[Any, ...], **named: Any) -> tuple[Any, ...]:
+    """The shape and the options of `f(2, 3)`, or of `f(shape, dtype, device, requires_grad)`."""
+    if more and isinstance(more[0], (int, np.integer)) and not isinstance(more[0], bool):
+        return (shape, *more), *named.values()
+    if len(more) > len(named):
+        raise TypeError(f"{len(more)} arguments given after the shape {shape}; wanted at most "
+                        f"{len(named)}: {', '.join(named)}")
+    return shape, *(named | dict(zip(named, more, strict=False))).values()
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
