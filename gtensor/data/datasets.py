@@ -14,7 +14,7 @@ from gtensor.backend import element_type, host_array
 from gtensor.creation.new_tensors import asarray, empty
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.random import generator
+from gtensor.random import Generator, drawing_from, generator
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -172,7 +172,8 @@ class ConcatDataset(Dataset):
 
 
 def random_split(
-    dataset: Any, lengths: Sequence[float], seed: int | None = None
+    dataset: Any, lengths: Sequence[float], seed: int | Generator | None = None, *,
+    generator: Generator | None = None,
 ) -> list[Subset]:
     """Disjoint random subsets of a dataset that cover it.
 
@@ -180,7 +181,8 @@ def random_split(
         dataset: an object with a length.
         lengths: the items of each subset, or its share of them; shares add up to 1. Items left by
             rounding down are added to the first subsets, as in PyTorch.
-        seed: of the shuffle; by default drawn from the generator that `gtensor.manual_seed` sets.
+        seed: of the shuffle; by default drawn from `generator`, which may also stand in its place,
+            else from the generator that `gtensor.manual_seed` sets.
 
     Raises ValueError for lengths that do not add up.
     """
@@ -193,7 +195,10 @@ def random_split(
     if sum(sizes) != total or min(sizes, default=0) < 0:
         raise ValueError(f"lengths {list(lengths)} given for {total} items; wanted lengths that "
                          "add up to it, or shares that add up to 1")
-    order = shuffled(total, draw_seed() if seed is None else seed, 0)
+    if seed is None or isinstance(seed, Generator):
+        with drawing_from(generator or seed):
+            seed = draw_seed()
+    order = shuffled(total, seed, 0)
     ends = np.cumsum(sizes)
     return [Subset(dataset, order[end - size:end]) for size, end in zip(sizes, ends, strict=True)]
 

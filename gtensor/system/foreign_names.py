@@ -223,6 +223,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "new_zeros": "gtensor.composed.tensor_methods:new_zeros",
         "numel": "gtensor.composed.tensor_methods:numel",
         "permute": "gtensor.composed.tensor_methods:permute",
+        "pin_memory": "gtensor.composed.tensor_methods:pin_memory",
         "reshape_as": "gtensor.composed.tensor_methods:view_as",
         "short": "gtensor.composed.tensor_methods:short", "t": "gtensor.composed.tensor_methods:t",
         "tile": "gtensor.composed.tensor_methods:tiled",
@@ -232,6 +233,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "view_as": "gtensor.composed.tensor_methods:view_as",
         "add_": "gtensor.composed.in_place:add_", "addcdiv_": "gtensor.composed.in_place:addcdiv_",
         "addcmul_": "gtensor.composed.in_place:addcmul_",
+        "bernoulli_": "gtensor.composed.in_place:bernoulli_",
         "bitwise_and_": "gtensor.composed.in_place:bitwise_and_",
         "bitwise_or_": "gtensor.composed.in_place:bitwise_or_",
         "bitwise_xor_": "gtensor.composed.in_place:bitwise_xor_",
@@ -400,9 +402,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "savez": 'gt.checkpoint.save_file({"x": x}, path), or np.savez(path, x=x.numpy())',
         "compile": "functions run as they are; gt.Graph captures a step on a GPU and replays it",
         "jit": "functions run as they are; gt.Graph captures a step on a GPU and replays it",
-        "Generator": (
-            "gt.manual_seed(0) sets the generator, with gt.random.seeded(0): draws from one of "
-            "its own; leave generator= out"),
         "seed": "gt.manual_seed(0)",
         "initial_seed": (
             "gt.manual_seed(0) sets the seed, gt.random.get_state() reads the generator's state"),
@@ -468,7 +467,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "resize_": "x = x.reshape(shape), or gt.empty(shape)",
         "set_": "x = other, or x[...] = other for its values",
         "swapaxes_": "x = x.swapaxes(i, j)",
-        "bernoulli_": "x[...] = gt.random.bernoulli(p, x.shape)",
         "exponential_": "x[...] = gt.random.exponential(x.shape)",
         "random_": "x[...] = gt.random.integers(low, high, x.shape)",
         "cumsum_": "x[...] = gt.cumulative_sum(x, axis=)",
@@ -506,7 +504,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "storage": "x.detach() shares the memory, x.nbytes is its size",
         "untyped_storage": "x.detach() shares the memory, x.nbytes is its size",
         "share_memory_": "gt.data.memmap(path) is memory that processes share",
-        "pin_memory": 'x.to("cuda") copies through pinned memory itself',
         "record_stream": "gt.memory.record_stream(x.array, stream)",
         "block_until_ready": "x.device.synchronize()",
         "is_sparse": "tensors are dense",
