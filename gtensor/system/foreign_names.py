@@ -430,7 +430,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "version": "gt.__version__",
         "hub": "gt.checkpoint.load_into(model, path) reads weights that were downloaded",
         "multiprocessing": (
-            "gt.data.DataLoader(num_workers=) reads in processes; gt.distributed trains in them"),
+            "gt.data.DataLoader(num_workers=) reads in threads; gt.distributed trains in them"),
     },
     "gtensor.Tensor": {
         "sort": (
@@ -755,7 +755,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "upsample_bilinear": (
             'F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)'),
         "linear_cross_entropy": "F.cross_entropy(F.linear(x, weight), target)",
-        "conv_tbc": "F.conv1d(x.permute_dims((1, 2, 0)), weight)",
         "standardize": "F.layer_norm(x, x.shape[-1:])",
         "grad": "gt.grad(loss, [x])",
     },
