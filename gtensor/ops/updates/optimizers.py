@@ -73,15 +73,15 @@ def _rmsprop(
     """Centered if there is a mean of gradients; a buffer of momentum 0 is the step itself."""
     g = _direction(ns, p, g, weight_decay, maximize, deferred)
     g, v, watched = _mean_square(ns, g, second, alpha, most)
-    spread, state = v, (v,)
+    spread = v
     if center is not None:
         center = center + (1 - alpha) * (g - center)
         spread = ns.maximum(v - center * center, 0)  # below it by rounding
     step = g / (ns.sqrt(spread) + eps)
-    if buffer is not None:
-        step = momentum * buffer + step
-        state = (v, step) if center is None else (v, step, center)
-    return (p - rate * step, *state, *watched)
+    if buffer is None:
+        return (p - rate * step, v, *watched)
+    step = momentum * buffer + step
+    return (p - rate * step, v, step, *(() if center is None else (center,)), *watched)
 
 
 def _adagrad(
