@@ -13,6 +13,7 @@ Without an NVIDIA GPU the same code runs on NumPy.
 
 from __future__ import annotations
 
+import builtins as _builtins
 import math as _math
 import sys as _sys
 from typing import TYPE_CHECKING
@@ -60,7 +61,7 @@ from gtensor.ops import *
 from gtensor.ops.define.pointwise import identity as SAME
 from gtensor.ops.define.pointwise import partial as d
 from gtensor.ops.define.pointwise import pointwise
-from gtensor.random import manual_seed
+from gtensor.random import Generator, manual_seed
 from gtensor.settings import settings
 from gtensor.system.bus import ListenerError, listen
 from gtensor.system.late_imports import after as _after
@@ -72,6 +73,13 @@ if TYPE_CHECKING:
     from gtensor import checkpoint, data, distributed, fft, func, models, nn, optim, profiler
     from gtensor import testing as testing
     from gtensor.amp import autocast
+    from gtensor.composed.comparing import allclose, isclose, nan_to_num
+    from gtensor.composed.curves import convolve, gradient, interp, trapezoid
+    from gtensor.composed.formulas import fmod, lerp
+    from gtensor.composed.matrices import diag, kron, logspace, tril_indices, triu_indices
+    from gtensor.composed.shapes import argwhere, hstack, swapaxes, unique, vstack
+    from gtensor.composed.statistics import bincount, corrcoef, cov, median, percentile, quantile
+    from gtensor.composed.typed_names import *
     from gtensor.engine.walk.anomaly import detect_anomaly
     from gtensor.execution.graphs import Graph
     from gtensor.execution.streams import Event, stream
@@ -100,6 +108,14 @@ else:
             "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
             "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
         ), "gtensor.func"),
+        **{name: f"gtensor.composed.{module}" for module, names in {
+            "comparing": "allclose isclose nan_to_num",
+            "curves": "convolve gradient interp trapezoid",
+            "formulas": "fmod lerp",
+            "matrices": "diag kron logspace tril_indices triu_indices",
+            "shapes": "argwhere hstack swapaxes unique vstack",
+            "statistics": "bincount corrcoef cov median percentile quantile",
+        }.items() for name in names.split()},
         **dict.fromkeys(("Event", "stream"), "gtensor.execution.streams"),
         "Graph": "gtensor.execution.graphs", "autocast": "gtensor.amp",
         "detect_anomaly": "gtensor.engine.walk.anomaly"})
@@ -122,6 +138,7 @@ __all__ = [
     "Device",
     "DeviceError",
     "Event",
+    "Generator",
     "GradientError",
     "Graph",
     "LevelError",
@@ -134,12 +151,14 @@ __all__ = [
     "acosh",
     "add",
     "all",
+    "allclose",
     "amp",
     "any",
     "arange",
     "argmax",
     "argmin",
     "argsort",
+    "argwhere",
     "asarray",
     "asin",
     "asinh",
@@ -149,6 +168,7 @@ __all__ = [
     "atanh",
     "autocast",
     "bfloat16",
+    "bincount",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
@@ -167,10 +187,13 @@ __all__ = [
     "complex128",
     "concat",
     "conj",
+    "convolve",
     "copysign",
+    "corrcoef",
     "cos",
     "cosh",
     "count_nonzero",
+    "cov",
     "cuda_device_count",
     "cumulative_prod",
     "cumulative_sum",
@@ -179,6 +202,7 @@ __all__ = [
     "default_device",
     "detect_anomaly",
     "device",
+    "diag",
     "diff",
     "distributed",
     "divide",
@@ -201,6 +225,7 @@ __all__ = [
     "float64",
     "floor",
     "floor_divide",
+    "fmod",
     "from_dlpack",
     "full",
     "full_like",
@@ -208,9 +233,11 @@ __all__ = [
     "functional_call",
     "get_default_dtype",
     "grad",
+    "gradient",
     "greater",
     "greater_equal",
     "hessian",
+    "hstack",
     "hvp",
     "hypot",
     "iinfo",
@@ -220,7 +247,9 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "interp",
     "is_grad_enabled",
+    "isclose",
     "isdtype",
     "isfinite",
     "isinf",
@@ -230,6 +259,8 @@ __all__ = [
     "jacrev",
     "jvp",
     "jvp_batched",
+    "kron",
+    "lerp",
     "less",
     "less_equal",
     "linalg",
@@ -245,6 +276,7 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logspace",
     "logsumexp",
     "manual_seed",
     "matmul",
@@ -252,6 +284,7 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "median",
     "memory",
     "meshgrid",
     "min",
@@ -260,6 +293,7 @@ __all__ = [
     "moveaxis",
     "multiply",
     "nan",
+    "nan_to_num",
     "negative",
     "newaxis",
     "nextafter",
@@ -273,6 +307,7 @@ __all__ = [
     "ops",
     "optim",
     "per_example_grad",
+    "percentile",
     "permute_dims",
     "pi",
     "pointwise",
@@ -280,6 +315,7 @@ __all__ = [
     "pow",
     "prod",
     "profiler",
+    "quantile",
     "random",
     "real",
     "reciprocal",
@@ -307,6 +343,7 @@ __all__ = [
     "stream",
     "subtract",
     "sum",
+    "swapaxes",
     "take",
     "take_along_axis",
     "tan",
@@ -315,13 +352,17 @@ __all__ = [
     "tensordot",
     "tile",
     "topk",
+    "trapezoid",
     "tril",
+    "tril_indices",
     "triu",
+    "triu_indices",
     "trunc",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
+    "unique",
     "unique_all",
     "unique_counts",
     "unique_inverse",
@@ -333,6 +374,7 @@ __all__ = [
     "visible_devices",
     "vjp",
     "vmap",
+    "vstack",
     "where",
     "zeros",
     "zeros_like",
@@ -349,7 +391,7 @@ if settings.capture_steps:  # before the ranges: their ends are told first
     _start_capture(settings.capture_after, settings.capture_steps)
 
 
-def _switch_nvtx(mode: int) -> None:
+def _switch_nvtx(mode: _builtins.int) -> None:
     if mode > 0 or "gtensor.profiler.ranges" in _sys.modules:
         from gtensor.profiler.ranges import switch
 

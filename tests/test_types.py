@@ -17,6 +17,7 @@ import pytest
 import gtensor as gt
 import gtensor.creation.dtypes
 from gtensor.engine.handle.methods import Methods, functions
+from gtensor.system.foreign_names import ALIASES
 from tests import typed_script
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,6 +61,8 @@ def mypy(*files: Path) -> list[str]:
 def test_mypy_sees_every_public_name(tmp_path: Path) -> None:
     """A name whose type it does not know is Any: every use of it would pass."""
     names = [f"{module.__name__}.{name}" for module in MODULES for name in public_names(module)]
+    names += [f"gtensor.{name}" for name in ALIASES["gtensor"]]
+    names += [f"gtensor.ones(2).{name}" for name in ALIASES["gtensor.Tensor"]]
     revealed = tmp_path / "names.py"
     revealed.write_text("import gtensor\n" + "".join(f"reveal_type({name})\n" for name in names))
     said = mypy(revealed)

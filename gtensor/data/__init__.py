@@ -7,9 +7,12 @@
         ...
 """
 
+from typing import TYPE_CHECKING
+
 from gtensor.data.collate import default_collate
 from gtensor.data.datasets import (
     ArrayDataset,
+    ConcatDataset,
     Dataset,
     IterableDataset,
     Subset,
@@ -18,8 +21,12 @@ from gtensor.data.datasets import (
     random_split,
 )
 from gtensor.data.loader import DataLoader
+from gtensor.system.late_imports import late as _late
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "ArrayDataset", "DataLoader", "Dataset", "IterableDataset", "Subset", "TensorDataset",
-    "default_collate", "memmap", "random_split",
+    "ArrayDataset", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "Subset",
+    "TensorDataset", "default_collate", "memmap", "random_split",
 ]
