@@ -10,9 +10,9 @@ from gtensor.system.late_imports import foreign
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array, DTypeLike, Scalar
+    from gtensor.backend.typing import Array, DTypeLike, Nested, Scalar
 
-    Operand: TypeAlias = "Methods | Array | Scalar | Sequence[Any]"  # a Tensor is the only Methods
+    Operand: TypeAlias = "Methods | Array | Scalar | Nested"  # a Tensor is the only Methods
     Axis: TypeAlias = int | Sequence[int] | None
 
 _METHODS = (  # of the public functions, those that are methods as they are
