@@ -13,6 +13,7 @@ Without an NVIDIA GPU the same code runs on NumPy.
 
 from __future__ import annotations
 
+import builtins as _builtins
 import math as _math
 import sys as _sys
 from typing import TYPE_CHECKING
@@ -23,7 +24,9 @@ from gtensor.backend import (
     DeviceError,
     cuda_device_count,
     default_device,
+    get_default_dtype,
     set_default_device,
+    set_default_dtype,
     visible_devices,
 )
 from gtensor.backend import get_device as device
@@ -69,6 +72,13 @@ if TYPE_CHECKING:
     from gtensor import checkpoint, data, distributed, fft, func, models, nn, optim, profiler
     from gtensor import testing as testing
     from gtensor.amp import autocast
+    from gtensor.composed.comparing import allclose, isclose, nan_to_num
+    from gtensor.composed.curves import convolve, gradient, interp, trapezoid
+    from gtensor.composed.formulas import fmod, lerp
+    from gtensor.composed.matrices import diag, kron, logspace, tril_indices, triu_indices
+    from gtensor.composed.shapes import argwhere, hstack, swapaxes, unique, vstack
+    from gtensor.composed.statistics import bincount, corrcoef, cov, median, percentile, quantile
+    from gtensor.composed.typed_names import *
     from gtensor.engine.walk.anomaly import detect_anomaly
     from gtensor.execution.graphs import Graph
     from gtensor.execution.streams import Event, stream
@@ -97,6 +107,14 @@ else:
             "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
             "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
         ), "gtensor.func"),
+        **{name: f"gtensor.composed.{module}" for module, names in {
+            "comparing": "allclose isclose nan_to_num",
+            "curves": "convolve gradient interp trapezoid",
+            "formulas": "fmod lerp",
+            "matrices": "diag kron logspace tril_indices triu_indices",
+            "shapes": "argwhere hstack swapaxes unique vstack",
+            "statistics": "bincount corrcoef cov median percentile quantile",
+        }.items() for name in names.split()},
         **dict.fromkeys(("Event", "stream"), "gtensor.execution.streams"),
         "Graph": "gtensor.execution.graphs", "autocast": "gtensor.amp",
         "detect_anomaly": "gtensor.engine.walk.anomaly"})
@@ -129,12 +147,14 @@ __all__ = [
     "acosh",
     "add",
     "all",
+    "allclose",
     "amp",
     "any",
     "arange",
     "argmax",
     "argmin",
     "argsort",
+    "argwhere",
     "asarray",
     "asin",
     "asinh",
@@ -144,6 +164,7 @@ __all__ = [
     "atanh",
     "autocast",
     "bfloat16",
+    "bincount",
     "bitwise_and",
     "bitwise_invert",
     "bitwise_left_shift",
@@ -162,10 +183,13 @@ __all__ = [
     "complex128",
     "concat",
     "conj",
+    "convolve",
     "copysign",
+    "corrcoef",
     "cos",
     "cosh",
     "count_nonzero",
+    "cov",
     "cuda_device_count",
     "cumulative_prod",
     "cumulative_sum",
@@ -174,6 +198,7 @@ __all__ = [
     "default_device",
     "detect_anomaly",
     "device",
+    "diag",
     "diff",
     "distributed",
     "divide",
@@ -196,15 +221,19 @@ __all__ = [
     "float64",
     "floor",
     "floor_divide",
+    "fmod",
     "from_dlpack",
     "full",
     "full_like",
     "func",
     "functional_call",
+    "get_default_dtype",
     "grad",
+    "gradient",
     "greater",
     "greater_equal",
     "hessian",
+    "hstack",
     "hvp",
     "hypot",
     "iinfo",
@@ -214,7 +243,9 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "interp",
     "is_grad_enabled",
+    "isclose",
     "isdtype",
     "isfinite",
     "isinf",
@@ -224,6 +255,8 @@ __all__ = [
     "jacrev",
     "jvp",
     "jvp_batched",
+    "kron",
+    "lerp",
     "less",
     "less_equal",
     "linalg",
@@ -239,6 +272,7 @@ __all__ = [
     "logical_not",
     "logical_or",
     "logical_xor",
+    "logspace",
     "logsumexp",
     "manual_seed",
     "matmul",
@@ -246,6 +280,7 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "median",
     "memory",
     "meshgrid",
     "min",
@@ -254,6 +289,7 @@ __all__ = [
     "moveaxis",
     "multiply",
     "nan",
+    "nan_to_num",
     "negative",
     "newaxis",
     "nextafter",
@@ -267,6 +303,7 @@ __all__ = [
     "ops",
     "optim",
     "per_example_grad",
+    "percentile",
     "permute_dims",
     "pi",
     "pointwise",
@@ -274,6 +311,7 @@ __all__ = [
     "pow",
     "prod",
     "profiler",
+    "quantile",
     "random",
     "real",
     "reciprocal",
@@ -285,6 +323,7 @@ __all__ = [
     "round",
     "searchsorted",
     "set_default_device",
+    "set_default_dtype",
     "set_grad_enabled",
     "settings",
     "sign",
@@ -300,6 +339,7 @@ __all__ = [
     "stream",
     "subtract",
     "sum",
+    "swapaxes",
     "take",
     "take_along_axis",
     "tan",
@@ -308,13 +348,17 @@ __all__ = [
     "tensordot",
     "tile",
     "topk",
+    "trapezoid",
     "tril",
+    "tril_indices",
     "triu",
+    "triu_indices",
     "trunc",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
+    "unique",
     "unique_all",
     "unique_counts",
     "unique_inverse",
@@ -326,6 +370,7 @@ __all__ = [
     "visible_devices",
     "vjp",
     "vmap",
+    "vstack",
     "where",
     "zeros",
     "zeros_like",
@@ -342,7 +387,7 @@ if settings.capture_steps:  # before the ranges: their ends are told first
     _start_capture(settings.capture_after, settings.capture_steps)
 
 
-def _switch_nvtx(mode: int) -> None:
+def _switch_nvtx(mode: _builtins.int) -> None:
     if mode > 0 or "gtensor.profiler.ranges" in _sys.modules:
         from gtensor.profiler.ranges import switch
 

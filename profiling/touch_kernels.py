@@ -169,6 +169,10 @@ def touch_optimizers(options: Options) -> None:
         "AdamW with AMSGrad": lambda p: gt.optim.AdamW(p, lr=0.1, amsgrad=True),
         "Adam that maximizes": lambda p: gt.optim.Adam(p, lr=0.1, maximize=True),
         "Lion": lambda p: gt.optim.Lion(p, lr=0.1, weight_decay=0.01),
+        "RMSprop": lambda p: gt.optim.RMSprop(p, lr=0.1, weight_decay=0.01),
+        "RMSprop with momentum": lambda p: gt.optim.RMSprop(p, lr=0.1, momentum=0.9),
+        "RMSprop, centered": lambda p: gt.optim.RMSprop(p, lr=0.1, eps=0.1, centered=True),
+        "Adagrad": lambda p: gt.optim.Adagrad(p, lr=0.1, lr_decay=0.1),
     }
     rng = np.random.default_rng(SEED)
     start, gradients = rng.standard_normal((3, 5)), rng.standard_normal((3, 3, 5))

@@ -20,6 +20,7 @@ import gtensor as gt
 import gtensor.creation.dtypes
 from gtensor.engine.handle.methods import Methods, functions
 from gtensor.engine.tape.op import Op
+from gtensor.system.foreign_names import ALIASES
 from tests import op_stubs
 from tests.typed import arrays, classifier, derivatives, loading, measuring, networks
 from tests.typed.mistakes import BEFORE, MISTAKES, PROGRAM
@@ -50,6 +51,8 @@ def mypy(*files: Path) -> list[str]:
 def test_mypy_sees_every_public_name(tmp_path: Path) -> None:
     """A name whose type it does not know is Any: every use of it would pass."""
     names = [f"{module.__name__}.{name}" for module in MODULES for name in public_names(module)]
+    names += [f"gtensor.{name}" for name in ALIASES["gtensor"]]
+    names += [f"gtensor.ones(2).{name}" for name in ALIASES["gtensor.Tensor"]]
     revealed = tmp_path / "names.py"
     revealed.write_text("import gtensor\n" + "".join(f"reveal_type({name})\n" for name in names))
     said = mypy(revealed)

@@ -27,7 +27,7 @@ from gtensor.engine.run.grouped_writes import Write, write_all
 from gtensor.engine.run.writable import count_write
 from gtensor.nn.utils import by_dtype, clip_grad_norm_
 from gtensor.ops.updates import clipping
-from gtensor.optim import SGD, Adam, AdamW, Lion
+from gtensor.optim import SGD, Adagrad, Adam, AdamW, Lion, RMSprop
 from gtensor.optim.optimizer import Group, Optimizer, Parameters
 from gtensor.system.documents import UNLOADED, Facts
 from gtensor.system.interrupts import undivided_wait
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
     from gtensor.distributed.communicator import Communicator
 
-ELEMENTWISE = (SGD, Adam, AdamW, Lion)  # an element's update depends on no other element
+ELEMENTWISE = (  # an element's update depends on no other element
+    SGD, Adam, AdamW, Lion, RMSprop, Adagrad)
 T = TypeVar("T")
 
 
@@ -164,7 +165,7 @@ class ZeroOptimizer(Optimizer):
 
     Args:
         params: as for the optimizer, the same on all ranks.
-        cls: SGD, Adam, AdamW or Lion.
+        cls: SGD, Adam, AdamW, Lion, RMSprop or Adagrad.
         comm: the ranks. The exchange has a communicator of its own.
         options: of `cls`.
 

@@ -287,7 +287,7 @@ def _check_cotangents(results: list[Tensor], given: list[Any], batched: bool) ->
             continue
         if not isinstance(c, Tensor):
             raise TypeError(f"the pullback was given {type(c).__name__} as a cotangent; wanted a "
-                            "Tensor")
+                            "Tensor (gt.asarray makes one)")
         c._current_node("the pullback")
         wanted = ("N", *y.shape) if batched else y.shape
         if c.ndim != len(wanted) or c.shape[batched:] != y.shape:
@@ -349,7 +349,7 @@ class Run:
         """A handle on an argument with a node of its own."""
         if not isinstance(value, Tensor):
             raise TypeError(f"{path} of a gradient function is {type(value).__name__}; wanted a "
-                            "Tensor")
+                            "Tensor (gt.asarray makes one)")
         if not is_floating(value.dtype):
             raise TypeError(f"{path} of a gradient function has dtype {value.dtype}; wanted a "
                             "floating-point one")

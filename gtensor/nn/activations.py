@@ -11,7 +11,6 @@ from gtensor.nn import functional as F
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.define.arguments import refuse_unsupported
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -25,23 +24,27 @@ class _Function(Module):
 
     _function: Callable[..., Tensor]
     _options: tuple[str, ...] = ()
+    inplace = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise, or along `dim`."""
+        if self.inplace:
+            return self._function(x, *[getattr(self, name) for name in self._options], inplace=True)
         if not self._options:
             return self._function(x)
         return self._function(x, *[getattr(self, name) for name in self._options])
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._options)
+        names = (*self._options, "inplace") if self.inplace else self._options
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 class _Inplace(_Function):
-    """An activation with PyTorch's argument `inplace`, which must be False."""
+    """An activation with PyTorch's argument `inplace`: the input itself becomes the result."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
-        refuse_unsupported(False, type(self).__name__, inplace=inplace)
+        self.inplace = inplace
 
 
 class ReLU(_Inplace):
@@ -135,6 +138,52 @@ class ELU(_Inplace):
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
         self.alpha = alpha
+
+
+class CELU(_Inplace):
+    """x where x > 0, else alpha * (exp(x / alpha) - 1)."""
+
+    _function = staticmethod(F.celu)
+    _options = ("alpha",)
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.alpha = alpha
+
+
+class Threshold(_Inplace):
+    """x where it is above the threshold, else `value`."""
+
+    _function = staticmethod(F.threshold)
+    _options = ("threshold", "value")
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.threshold = threshold
+        self.value = value
+
+
+class Hardshrink(_Function):
+    """0 where |x| <= lambd, else x."""
+
+    _function = staticmethod(F.hardshrink)
+    _options = ("lambd",)
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        self.lambd = lambd
+
+
+class Softshrink(Hardshrink):
+    """x moved by lambd towards 0, and 0 where it would pass that."""
+
+    _function = staticmethod(F.softshrink)
+
+
+class Tanhshrink(_Function):
+    """x - tanh(x)."""
+
+    _function = staticmethod(F.tanhshrink)
 
 
 class SELU(_Inplace):
@@ -231,3 +280,9 @@ class LogSoftmax(Softmax):
     """x - log(sum(exp(x))) along `dim`."""
 
     _function = staticmethod(F.log_softmax)
+
+
+class Softmin(Softmax):
+    """exp(-x) / sum(exp(-x)) along `dim`."""
+
+    _function = staticmethod(F.softmin)

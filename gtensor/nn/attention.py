@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from gtensor.creation.new_tensors import arange, empty, zeros
@@ -13,6 +14,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
+from gtensor.nn.containers import ModuleList
 from gtensor.nn.hooks import is_plain
 from gtensor.nn.layers import (
     DeviceLike,
@@ -287,3 +289,35 @@ class TransformerEncoderLayer(Module):
         dropped = self.dropout.training and self.dropout.p > 0
         return self.activation is F.relu and not dropped and all(
             is_plain(part, kind) for part, kind in parts)
+
+
+class TransformerEncoder(Module):
+    """Copies of an encoder layer, one after another, and a norm behind them if one is given.
+
+    Args:
+        encoder_layer: of which num_layers copies are made, with its parameters' values.
+        num_layers: how many.
+        norm: applied to the last one's output.
+        enable_nested_tensor, mask_check: have no effect on values.
+
+    Source: Vaswani et al., 2017. Raises ValueError for fewer than no layers.
+    """
+
+    def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None,
+                 enable_nested_tensor: bool = True, mask_check: bool = True) -> None:
+        super().__init__()
+        if num_layers < 0:
+            raise ValueError(f"num_layers={num_layers} given; wanted 0 or more")
+        self.layers = ModuleList([deepcopy(encoder_layer) for _ in range(num_layers)])
+        self.num_layers = num_layers
+        self.register_module("norm", norm)
+
+    def forward(
+        self, src: Tensor, mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None, is_causal: bool | None = None,
+    ) -> Tensor:
+        """Masks as of the layers; the same shape out."""
+        for layer in self.layers:
+            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
+        norm = self._modules["norm"]
+        return src if norm is None else norm(src)

@@ -14,7 +14,8 @@ from gtensor.nn.hooks import is_plain
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.activations.dropout import residual_dropout
-from gtensor.ops.define.arguments import refuse_unsupported, want_tensors
+from gtensor.ops.arrange.shape import axis_index
+from gtensor.ops.define.arguments import want_tensors
 from gtensor.ops.linalg.linear import linear_sum
 
 if TYPE_CHECKING:
@@ -130,22 +131,55 @@ class Embedding(Module):
 class Dropout(Module):
     """Zeroes elements with probability p and divides the others by 1 - p, while training.
 
-    Raises ValueError for a p outside of 0 to 1.
+    With `inplace` the input itself becomes the result. Raises ValueError for a p outside of 0 to 1.
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        refuse_unsupported(False, "Dropout", inplace=inplace)
         if not 0 <= p <= 1:
             raise ValueError(f"p={p} given to Dropout; wanted a probability from 0 to 1")
         self.p = p
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape, the same shape out."""
-        return F.dropout(x, self.p, self.training)
+        return F.dropout(x, self.p, self.training, self.inplace)
 
     def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return f"p={self.p}, inplace=True" if self.inplace else f"p={self.p}"
+
+
+class Dropout1d(Dropout):
+    """Drops whole channels of signals (N, C, L), or of one (C, L), while training.
+
+    Arguments as for `Dropout`. Raises ValueError for a p outside of 0 to 1.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape out."""
+        return F.dropout1d(x, self.p, self.training, self.inplace)
+
+
+class Dropout2d(Dropout):
+    """Drops whole channels of images (N, C, H, W), while training.
+
+    Arguments as for `Dropout`. Raises ValueError for a p outside of 0 to 1.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape out."""
+        return F.dropout2d(x, self.p, self.training, self.inplace)
+
+
+class Dropout3d(Dropout):
+    """Drops whole channels of volumes (N, C, D, H, W), or of one (C, D, H, W), while training.
+
+    Arguments as for `Dropout`. Raises ValueError for a p outside of 0 to 1.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape out."""
+        return F.dropout3d(x, self.p, self.training, self.inplace)
 
 
 class Flatten(Module):
@@ -167,3 +201,31 @@ class Flatten(Module):
 
     def extra_repr(self) -> str:
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Unflatten(Module):
+    """Axis `dim` becomes axes of the sizes `unflattened_size`, of which one may be -1.
+
+    A view where memory allows. Raises ValueError, when it is called, for an axis that is out of
+    range and sizes that do not make it up.
+    """
+
+    def __init__(self, dim: int, unflattened_size: tuple[int, ...] | list[int]) -> None:
+        super().__init__()
+        self.dim = dim
+        self.unflattened_size = tuple(unflattened_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A view where that is possible."""
+        want_tensors("Unflatten", input=x)
+        axis = axis_index(self.dim, x.ndim, "Unflatten")
+        known = math.prod(n for n in self.unflattened_size if n != -1)
+        sizes = [x.shape[axis] // known if n == -1 and known else n for n in self.unflattened_size]
+        if math.prod(sizes) != x.shape[axis] or min(sizes, default=0) < 0:
+            raise ValueError(f"Unflatten was given axis {self.dim} of shape {x.shape} and the "
+                             f"sizes {self.unflattened_size}; wanted sizes whose product is "
+                             f"{x.shape[axis]}")
+        return x.reshape((*x.shape[:axis], *sizes, *x.shape[axis + 1:]))
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

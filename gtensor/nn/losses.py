@@ -1,4 +1,8 @@
-"""Losses as modules: `criterion = nn.CrossEntropyLoss()`; `loss = criterion(outputs, targets)`."""
+"""Losses and distances as modules.
+
+    criterion = nn.CrossEntropyLoss()
+    loss = criterion(outputs, targets)
+"""
 
 from __future__ import annotations
 
@@ -171,3 +175,134 @@ class KLDivLoss(_Loss):
     def __init__(self, *, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__(reduction=reduction)
         self.log_target = log_target
+
+
+class HingeEmbeddingLoss(_Loss):
+    """The input where the target is 1, max(0, margin - input) where it is -1."""
+
+    _function = staticmethod(F.hinge_embedding_loss)
+    _options = ("margin",)
+
+    def __init__(self, margin: float = 1.0, *, reduction: str = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.margin = margin
+
+
+class SoftMarginLoss(_Loss):
+    """log(1 + exp(-target * input)) for targets of 1 and -1."""
+
+    _function = staticmethod(F.soft_margin_loss)
+
+
+class PoissonNLLLoss(_Loss):
+    """exp(input) - target * input: minus the log-likelihood of counts.
+
+    Arguments as for `gtensor.nn.functional.poisson_nll_loss`.
+    """
+
+    _function = staticmethod(F.poisson_nll_loss)
+    _options = ("log_input", "full", "eps")
+
+    def __init__(self, log_input: bool = True, full: bool = False, *, eps: float = 1e-8,
+                 reduction: str = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.log_input = log_input
+        self.full = full
+        self.eps = eps
+
+
+class _LossOfThree(_Loss):
+    """A loss of two inputs and a target, or of three inputs."""
+
+    def forward(  # type: ignore[override]
+        self, first: Tensor, second: Tensor, third: Tensor
+    ) -> Tensor:
+        """The function of this name in `gtensor.nn.functional`."""
+        options = {name: getattr(self, name) for name in self._options}
+        return self._function(first, second, third, reduction=self.reduction, **options)
+
+
+class GaussianNLLLoss(_LossOfThree):
+    """Of means, a target and variances: minus a normal log-likelihood.
+
+    Arguments as for `gtensor.nn.functional.gaussian_nll_loss`, which says what is raised.
+    """
+
+    _function = staticmethod(F.gaussian_nll_loss)
+    _options = ("full", "eps")
+
+    def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.full = full
+        self.eps = eps
+
+
+class MarginRankingLoss(_LossOfThree):
+    """max(0, -target * (first - second) + margin)."""
+
+    _function = staticmethod(F.margin_ranking_loss)
+    _options = ("margin",)
+
+    def __init__(self, margin: float = 0.0, *, reduction: str = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.margin = margin
+
+
+class CosineEmbeddingLoss(MarginRankingLoss):
+    """1 - cos of rows where the target is 1, max(0, cos - margin) where it is -1.
+
+    Arguments as for `gtensor.nn.functional.cosine_embedding_loss`, which says what is raised.
+    """
+
+    _function = staticmethod(F.cosine_embedding_loss)
+
+
+class TripletMarginLoss(_LossOfThree):
+    """Of anchors, positives and negatives: how much farther the negatives are to be.
+
+    Arguments as for `gtensor.nn.functional.triplet_margin_loss`, which says what is raised.
+    """
+
+    _function = staticmethod(F.triplet_margin_loss)
+    _options = ("margin", "p", "eps", "swap")
+
+    def __init__(self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False,
+                 *, reduction: str = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.margin = margin
+        self.p = p
+        self.eps = eps
+        self.swap = swap
+
+
+class CosineSimilarity(Module):
+    """The cosine of the angle between vectors along `dim`: see `F.cosine_similarity`."""
+
+    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.dim = dim
+        self.eps = eps
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """Shapes broadcast; the axis is left out of the result."""
+        return F.cosine_similarity(x1, x2, self.dim, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, eps={self.eps}"
+
+
+class PairwiseDistance(Module):
+    """The p-norm of x1 - x2 + eps along the last axis: see `F.pairwise_distance`."""
+
+    def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
+        super().__init__()
+        self.p = p
+        self.eps = eps
+        self.keepdim = keepdim
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """(..., D) and (..., D) -> (...)."""
+        return F.pairwise_distance(x1, x2, self.p, self.eps, self.keepdim)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, eps={self.eps}, keepdim={self.keepdim}"

@@ -13,7 +13,7 @@ from gtensor.nn.hooks import is_plain
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.arguments import refuse_unsupported, want_tensors
 from gtensor.ops.norms.layer_norm import layer_norm_for_products
 from gtensor.ops.norms.rms_norm import rms_norm_for_products
 
@@ -207,3 +207,76 @@ class BatchNorm1d(BatchNorm2d):
     """
 
     _dimensions = (2, 3)
+
+
+class BatchNorm3d(BatchNorm2d):
+    """Batch norm of (N, C, D, H, W).
+
+    Arguments as for `BatchNorm2d`. Raises ValueError for another number of axes or channels.
+    """
+
+    _dimensions = (5,)
+
+
+class InstanceNorm2d(Module):
+    """Each channel of each image (N, C, H, W), or of one (C, H, W), to mean 0 and variance 1.
+
+    Args:
+        num_features: C.
+        eps: added to the (biased) variance.
+        momentum: has no effect, as there are no running statistics.
+        affine: whether there are a weight and a bias (C), which are applied then.
+        track_running_stats: False.
+
+    Source: Ulyanov et al., "Instance normalization", 2016. Raises ValueError, when it is called,
+    for another number of axes or channels.
+    """
+
+    weight: Parameter | None
+    bias: Parameter | None
+    _dimensions = 4
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1,
+                 affine: bool = False, track_running_stats: bool = False,
+                 device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
+        super().__init__()
+        refuse_unsupported(False, type(self).__name__, track_running_stats=track_running_stats)
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = False
+        _affine(self, num_features, affine, affine, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same shape out."""
+        name, dims = type(self).__name__, self._dimensions
+        want_tensors(name, input=x)
+        if x.ndim not in (dims, dims - 1) or x.shape[x.ndim - dims + 1] != self.num_features:
+            raise ValueError(f"{name}({self.num_features}) was given shape {x.shape}; wanted "
+                             f"{self.num_features} channels on the axis before the last "
+                             f"{dims - 2} of {dims} or {dims - 1}")
+        batch = x if x.ndim == dims else x.reshape((1, *x.shape))
+        return F.instance_norm(batch, None, None, self.weight, self.bias,
+                               eps=self.eps).reshape(x.shape)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}, affine={self.affine}"
+
+
+class InstanceNorm1d(InstanceNorm2d):
+    """Instance norm of (N, C, L), or of one signal (C, L).
+
+    Arguments as for `InstanceNorm2d`. Raises ValueError for another number of axes or channels.
+    """
+
+    _dimensions = 3
+
+
+class InstanceNorm3d(InstanceNorm2d):
+    """Instance norm of (N, C, D, H, W), or of one volume (C, D, H, W).
+
+    Arguments as for `InstanceNorm2d`. Raises ValueError for another number of axes or channels.
+    """
+
+    _dimensions = 5

@@ -48,7 +48,7 @@ class Parameter(Tensor):
             setattr(self, name, getattr(source, name))
         self._storage.join(self)  # so that no op overwrites the memory
 
-    def norm(self) -> Tensor:
+    def norm(self) -> Tensor:  # type: ignore[override]  # of all elements
         """The Euclidean norm of all elements, 0-d, float32 or wider, without history.
 
         It is computed once and kept until the memory is written: by an optimizer, a load or any op

@@ -1,4 +1,4 @@
-"""Recurrent networks, LSTM and GRU, with PyTorch's state dicts."""
+"""Recurrent networks, plain ones, LSTM and GRU, with PyTorch's state dicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gtensor.nn import init
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops import concat, stack
+from gtensor.ops import concat, flip, stack, unstack
 from gtensor.ops.arrange.shape import clone
 from gtensor.ops.define.arguments import refuse_unsupported, same_dtype, want_tensors
 from gtensor.ops.recurrent.gru import gru_layer
@@ -85,8 +85,8 @@ class _Gated(Module):
 
     def extra_repr(self) -> str:
         """The sizes, and what is not the default."""
-        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
-                    "bidirectional": False}
+        defaults = {"num_layers": 1, "nonlinearity": "tanh", "bias": True, "batch_first": False,
+                    "dropout": 0.0, "bidirectional": False}
         others = [f"{name}={given!r}" for name, usual in defaults.items()
                   if (given := getattr(self, name, usual)) != usual]
         return ", ".join([str(self.input_size), str(self.hidden_size), *others])
@@ -223,6 +223,55 @@ class GRU(_Network):
         return gru_layer(x, h, *self._parameters_of(ending), reverse=reverse)
 
 
+class RNN(_Network):
+    """Layers of plain recurrent units: h = tanh(W x + b + U h + c), or relu of that.
+
+    Args:
+        input_size, hidden_size, num_layers: sizes, and how many layers.
+        nonlinearity: "tanh" or "relu".
+        bias, batch_first, dropout, bidirectional, proj_size: as for `LSTM`.
+
+    Inputs and outputs are those of `LSTM`, with one state: `output, h_n`. Each step is a few ops,
+    recorded one by one; `LSTM` and `GRU` have one record a layer.
+
+    Source: Elman, "Finding structure in time", 1990. Raises ValueError for another nonlinearity.
+    """
+
+    _gates, _count = 1, 1
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1,
+                 nonlinearity: str = "tanh", bias: bool = True, batch_first: bool = False,
+                 dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0,
+                 device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout,
+                         bidirectional, proj_size, device, dtype)
+        self.nonlinearity = _nonlinearity(nonlinearity)
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The outputs and the final states; `state` is h_0, zeros by default."""
+        y, (h,) = self._run(x, state)
+        return y, h
+
+    def _layer(
+        self, x: Tensor, states: list[Tensor], ending: str, reverse: bool
+    ) -> tuple[Tensor, ...]:
+        (h,), (w_ih, w_hh, b_ih, b_hh) = states, self._parameters_of(ending)
+        act, given, outputs = _NONLINEAR[self.nonlinearity], F.linear(x, w_ih, b_ih), []
+        for row in unstack(flip(given, axis=0) if reverse else given):
+            h = act(row + F.linear(h, w_hh, b_hh))
+            outputs.append(h)
+        return stack(outputs[::-1] if reverse else outputs), h
+
+
+_NONLINEAR = {"tanh": F.tanh, "relu": F.relu}
+
+
+def _nonlinearity(name: str) -> str:
+    if name not in _NONLINEAR:
+        raise ValueError(f"nonlinearity={name!r} given; wanted 'tanh' or 'relu'")
+    return name
+
+
 class _Cell(_Gated):
     """One step of a network."""
 
@@ -289,4 +338,34 @@ class GRUCell(_Cell):
         """The next state; zeros are the default of that before."""
         step, h = self._inputs(x, state, 1)
         _, h = gru_layer(step, h, *self._parameters_of(""))
+        return h.reshape((*x.shape[:-1], self.hidden_size))
+
+
+class RNNCell(_Cell):
+    """One step of a plain RNN: (N, input_size) or (input_size,) and h give the next h.
+
+    Args:
+        input_size: features of the input.
+        hidden_size: features of the state h, (N, hidden_size) or (hidden_size,); zeros if it is not
+            given.
+        bias: whether both linear maps have one.
+        nonlinearity: "tanh" or "relu".
+
+    Raises ValueError for sizes below 1, another nonlinearity and inputs of another shape. Source:
+    Elman, 1990.
+    """
+
+    _gates = 1
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True,
+                 nonlinearity: str = "tanh", device: DeviceLike = None,
+                 dtype: DTypeLike | None = None) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self.nonlinearity = _nonlinearity(nonlinearity)
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> Tensor:
+        """The next state; zeros are the default of that before."""
+        step, h = self._inputs(x, state, 1)
+        w_ih, w_hh, b_ih, b_hh = self._parameters_of("")
+        h = _NONLINEAR[self.nonlinearity](F.linear(step[0], w_ih, b_ih) + F.linear(h, w_hh, b_hh))
         return h.reshape((*x.shape[:-1], self.hidden_size))

@@ -1,4 +1,5 @@
-"""Clipping of gradients in place, weight normalization (PyTorch's), and activation checkpointing.
+"""Clipping of gradients in place, weight normalization (PyTorch's), and activation checkpointing;
+parameters as one vector, and sequences as one batch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from gtensor.engine.run.grouped_writes import Write, write_all
 from gtensor.engine.tape.levels import Traced
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.define.arguments import refuse_unsupported
+from gtensor.ops import concat, stack
+from gtensor.ops.arrange.padding import pad
+from gtensor.ops.define.arguments import refuse_unsupported, want_tensors
 from gtensor.ops.linalg.norms import vector_norm, weight_norm_op
 from gtensor.ops.updates import clipping
 from gtensor.random import repetition
@@ -26,7 +29,8 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "checkpoint", "clip_grad_norm_", "clip_grad_value_", "remove_weight_norm", "weight_norm",
+    "checkpoint", "clip_grad_norm_", "clip_grad_value_", "pad_sequence", "parameters_to_vector",
+    "remove_weight_norm", "vector_to_parameters", "weight_norm",
 ]
 
 
@@ -243,3 +247,68 @@ def remove_weight_norm(module: M, name: str = "weight") -> M:
         delattr(module, name + end)
     module.register_parameter(name, weight)
     return module
+
+
+# -- vectors and sequences -------------------------------------------------------------------------
+
+
+def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
+    """The elements of all parameters, one after another: (elements,). Gradients flow to them.
+
+    Raises ValueError for no parameters; for those on different devices and of different dtypes as
+    `gtensor.concat` does.
+    """
+    flat = [p.flatten() for p in parameters]
+    if not flat:
+        raise ValueError("parameters_to_vector was given no parameters; wanted at least one")
+    return concat(flat)
+
+
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Write the elements of a vector into the parameters, in place and outside of the tape.
+
+    PyTorch's function lets the parameters be views of the vector; here each keeps its own memory.
+    Raises ValueError, before anything is written, unless `vec` is (elements,) of them all.
+    """
+    targets = list(parameters)
+    sizes = [p.size for p in targets]
+    if vec.shape != (sum(sizes),):
+        raise ValueError(f"vector_to_parameters was given a vector of shape {vec.shape} for "
+                         f"parameters of {sum(sizes)} elements; wanted ({sum(sizes)},)")
+    start = 0
+    with no_grad():
+        for parameter, size in zip(targets, sizes, strict=True):
+            parameter[...] = vec[start:start + size].reshape(parameter.shape)
+            start += size
+
+
+def pad_sequence(
+    sequences: Iterable[Tensor], batch_first: bool = False, padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> Tensor:
+    """Sequences (length, ...) of several lengths as one tensor (T, N, ...), T the longest length.
+
+    Args:
+        sequences: tensors that differ in their first axis only.
+        batch_first: make it (N, T, ...).
+        padding_value: behind the end of the shorter ones.
+        padding_side: "right", or "left" for padding before their start.
+
+    Raises ValueError for no sequences, other shapes and another side.
+    """
+    given = list(sequences)
+    for sequence in given:
+        want_tensors("pad_sequence", sequence=sequence)
+    shapes = [s.shape for s in given]
+    if not given or any(not shape or shape[1:] != shapes[0][1:] for shape in shapes):
+        raise ValueError(f"pad_sequence was given shapes {shapes}; wanted one sequence at least, "
+                         "whose shapes differ in the first axis only")
+    if padding_side not in ("left", "right"):
+        raise ValueError(f"padding_side={padding_side!r} given; wanted 'left' or 'right'")
+    longest, rest = max(shape[0] for shape in shapes), (0, 0) * (len(shapes[0]) - 1)
+    padded = []
+    for sequence in given:
+        missing = longest - sequence.shape[0]
+        ends = (0, missing) if padding_side == "right" else (missing, 0)
+        padded.append(pad(sequence, (*rest, *ends), value=padding_value))
+    return stack(padded, axis=0 if batch_first else 1)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gtensor.nn.utils import clip_grad_norm_, clip_grad_value_
 from gtensor.optim import lr_scheduler
 from gtensor.optim.adam import Adam, AdamW
+from gtensor.optim.adaptive import Adagrad, RMSprop
 from gtensor.optim.averaging import EMA
 from gtensor.optim.grad_scaler import GradScaler
 from gtensor.optim.lion import Lion
@@ -16,6 +17,6 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "EMA", "SGD", "Adam", "AdamW", "GradScaler", "Lion", "Optimizer", "clip_grad_norm_",
-    "clip_grad_value_", "lr_scheduler",
+    "EMA", "SGD", "Adagrad", "Adam", "AdamW", "GradScaler", "Lion", "Optimizer", "RMSprop",
+    "clip_grad_norm_", "clip_grad_value_", "lr_scheduler",
 ]

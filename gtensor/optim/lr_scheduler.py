@@ -6,18 +6,18 @@
         optimizer.step()
         schedule.step()
 
-Every schedule is a pure function of its step number and the rates that the groups had when it was
-made ("initial_lr" of the group). PyTorch's multiply the current rate by a factor each step, which
-accumulates rounding; the values agree up to that (1e-12, relative). So a schedule overrides rates
-set by hand between steps, two schedules on one optimizer do not multiply (chain them with
-SequentialLR), and a schedule resumed from its state continues bit for bit.
+Every schedule but ReduceLROnPlateau is a pure function of its step number and the rates that the
+groups had when it was made ("initial_lr" of the group). PyTorch's multiply the current rate by a
+factor each step, which accumulates rounding; the values agree up to that (1e-12, relative). So a
+schedule overrides rates set by hand between steps, two schedules on one optimizer do not multiply
+(chain them with SequentialLR), and a schedule resumed from its state continues bit for bit.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import cos, pi
+from math import cos, inf, pi
 from typing import TYPE_CHECKING, Any
 
 from gtensor.optim.optimizer import INITIAL, Optimizer
@@ -31,8 +31,9 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "ConstantLR", "CosineAnnealingLR", "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR",
-    "MultiStepLR", "OneCycleLR", "SequentialLR", "StepLR", "warmup_cosine",
+    "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR",
+    "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "OneCycleLR", "PolynomialLR",
+    "ReduceLROnPlateau", "SequentialLR", "StepLR", "warmup_cosine",
 ]
 
 
@@ -233,6 +234,43 @@ class CosineAnnealingLR(LRScheduler):
         return self.eta_min + (base - self.eta_min) * (1 + cos(pi * step / self.T_max)) / 2
 
 
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """From base along half a cosine to eta_min within T_0 steps, then from base again.
+
+    Each cycle is T_mult times as long as the one before. Source: Loshchilov and Hutter, "SGDR",
+    2017. Raises ValueError for a T_0 or a T_mult below 1.
+    """
+
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0,
+                 last_epoch: int = -1) -> None:
+        self.T_0, self.T_mult = _whole("T_0", T_0), _whole("T_mult", T_mult)
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, step: int) -> float:
+        length = self.T_0
+        if self.T_mult == 1:
+            step %= length
+        while step >= length:
+            step, length = step - length, length * self.T_mult
+        return self.eta_min + (base - self.eta_min) * (1 + cos(pi * step / length)) / 2
+
+
+class PolynomialLR(LRScheduler):
+    """base * (1 - step / total_iters) ** power, and 0 from step total_iters on.
+
+    Raises ValueError for total_iters below 1.
+    """
+
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0,
+                 last_epoch: int = -1) -> None:
+        self.total_iters, self.power = _whole("total_iters", total_iters), power
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, step: int) -> float:
+        return base * (1.0 - min(step, self.total_iters) / self.total_iters) ** self.power
+
+
 class OneCycleLR(LRScheduler):
     """Up to max_lr, then down to far below the start, while momentum (or beta1) does the opposite.
 
@@ -295,8 +333,8 @@ class OneCycleLR(LRScheduler):
             raise ValueError(f"cycle_momentum with {type(optimizer).__name__}, which has neither "
                              "momentum nor betas; give cycle_momentum=False")
         if name == "momentum" and not all(group[name] for group in optimizer.param_groups):
-            raise ValueError("cycle_momentum with an SGD that was made without momentum, so that "
-                             "it keeps none; give it momentum, or cycle_momentum=False")
+            raise ValueError(f"cycle_momentum with {type(optimizer).__name__} made without momentum"
+                             ", so that it keeps none; give it some, or cycle_momentum=False")
         return name
 
     def options(self, index: int, step: int) -> Params:
@@ -381,6 +419,96 @@ class SequentialLR(LRScheduler):
     def _give(self, rates: list[list[float]]) -> None:
         for scheduler, found in zip(self._schedulers, rates, strict=True):
             scheduler.base_lrs = found
+
+
+class ReduceLROnPlateau:
+    """Multiplies the rates by `factor` once a value has not improved for over `patience` steps.
+
+    Args:
+        optimizer: whose groups' rates are changed, from what they are then: it is no function of
+            the step, so it is no `LRScheduler`, and rates set by hand between steps stay.
+        mode: "min" for a value that is to fall, such as a loss, "max" for one that is to rise.
+        factor: from 0 to below 1.
+        patience: how many steps without an improvement are waited.
+        threshold: by how much a value must beat the best one to count as an improvement.
+        threshold_mode: "rel", as a share of the best one, or "abs".
+        cooldown: how many steps after a change are not counted.
+        min_lr: the smallest rate, one or one per group.
+        eps: changes up to it are not made.
+
+    Raises ValueError for an option out of its range, TypeError for what is no optimizer.
+    """
+
+    def __init__(self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1,
+                 patience: int = 10, threshold: float = 1e-4, threshold_mode: str = "rel",
+                 cooldown: int = 0, min_lr: float | Sequence[float] = 0.0,
+                 eps: float = 1e-8) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"ReduceLROnPlateau was given {type(optimizer).__name__}; wanted an "
+                            "Optimizer")
+        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
+            raise ValueError(f"mode={mode!r} and threshold_mode={threshold_mode!r} given; wanted "
+                             "'min' or 'max', and 'rel' or 'abs'")
+        if not 0 <= factor < 1:
+            raise ValueError(f"factor={factor} given; wanted a factor from 0 to below 1")
+        self.optimizer = optimizer
+        self.mode, self.factor, self.eps = mode, factor, eps
+        self.patience, self.cooldown = _whole("patience", patience, 0), _whole(
+            "cooldown", cooldown, 0)
+        self.threshold, self.threshold_mode = threshold, threshold_mode
+        self.min_lrs = _per_group("min_lr", min_lr, optimizer)
+        self.best: float | None = None
+        self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
+
+    def step(self, metrics: Any) -> None:
+        """Take the value of this step, a number or a tensor of one element (it waits for a GPU)."""
+        value = float(metrics)
+        self.last_epoch += 1
+        self.num_bad_epochs += 1
+        if self._improves(value):
+            self.best, self.num_bad_epochs = value, 0
+        if self.cooldown_counter:
+            self.cooldown_counter -= 1
+            self.num_bad_epochs = 0
+        if self.num_bad_epochs > self.patience:
+            for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
+                lower = max(group["lr"] * self.factor, least)
+                if group["lr"] - lower > self.eps:
+                    group["lr"] = lower
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+
+    def _improves(self, value: float) -> bool:
+        if self.best is None:
+            return value == value  # not NaN
+        sign = 1 if self.mode == "max" else -1
+        change = self.best if self.threshold_mode == "rel" else 1.0
+        return sign * value > sign * self.best + self.threshold * change
+
+    def get_last_lr(self) -> list[float]:
+        """The groups' rates."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def __repr__(self) -> str:
+        return (f"ReduceLROnPlateau(mode={self.mode!r}, factor={self.factor}, "
+                f"patience={self.patience}, best={self.best}, lr={self.get_last_lr()})")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position as JSON, without arguments; the rates are the optimizer's state."""
+        return {name: getattr(self, name) for name in (
+            "best", "num_bad_epochs", "cooldown_counter", "last_epoch")}
+
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
+        """Resume from a `state_dict()` (or PyTorch's), with the optimizer's state loaded, too.
+
+        Raises ValueError, with nothing changed, for a state that lacks something.
+        """
+        facts = Facts("the schedule's state given", state_dict, UNLOADED)
+        counts = {name: facts.whole(name) for name in (
+            "num_bad_epochs", "cooldown_counter", "last_epoch")}
+        best = facts.like("best", 0.0) if facts.found.get("best", 0) is not None else None
+        self.best = best if best is not None and abs(best) < inf else None
+        for name, count in counts.items():
+            setattr(self, name, count)
 
 
 def warmup_cosine(

@@ -7,7 +7,7 @@ from itertools import chain
 from math import inf
 from numbers import Number
 from operator import is_
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast, overload
 
 from gtensor.backend import DeviceError
 from gtensor.creation.new_tensors import asarray
@@ -31,11 +31,37 @@ Group: TypeAlias = dict[str, Any]  # parameters ("params") and their options
 Parameters: TypeAlias = Iterable[Tensor] | Iterable[Group]
 INITIAL = "initial_lr"  # a group's own rate under a schedule, as in PyTorch
 # The options that identify a kind of optimizer; others vary with PyTorch's versions.
-_TELLING = frozenset({"betas", "eps", "amsgrad", "momentum", "dampening", "nesterov"})
-_FLAGS = frozenset({"amsgrad", "nesterov", "maximize"})
+_TELLING = frozenset({"betas", "eps", "amsgrad", "momentum", "dampening", "nesterov", "alpha",
+                      "centered", "lr_decay"})
+_FLAGS = frozenset({"amsgrad", "nesterov", "maximize", "centered"})
 
 
 T = TypeVar("T")
+
+
+class How(TypedDict, total=False):
+    """PyTorch's arguments that choose how a step runs. They are accepted and change nothing.
+
+    A step updates all parameters of a dtype in one pass on CUDA, which graphs capture, whatever
+    `foreach`, `fused` and `capturable` say. Gradients do not flow through a step:
+    `differentiable=True` raises ValueError.
+    """
+
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
+
+
+def check_how(name: str, how: How) -> None:
+    """Raise TypeError for another argument, ValueError for a step that is to be differentiated."""
+    unknown = how.keys() - How.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"{name} was given the arguments {sorted(unknown)}; wanted its own, or "
+                        f"PyTorch's {', '.join(How.__annotations__)}")
+    if how.get("differentiable"):
+        raise ValueError(f"{name} was given differentiable=True; wanted False: gradients do not "
+                         "flow through a step, so write the update with ops, as p - lr * g")
 
 
 class Counters:
@@ -205,7 +231,7 @@ class Optimizer:
     def options(self, group: Group) -> Params:
         """The parameters of `update` for a group, flags and numbers; asked for when an option has
         changed."""
-        raise TypeError("Optimizer is abstract; make an SGD, an Adam, an AdamW or a Lion")
+        raise TypeError("Optimizer is abstract; make one of its kinds, such as an SGD")
 
     # -- use --------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ CLASSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adamw": (optim.AdamW, {"lr": 0.01}),
     "amsgrad": (optim.Adam, {"lr": 0.01, "amsgrad": True}),
     "lion": (optim.Lion, {"lr": 0.01}),
+    "rmsprop": (optim.RMSprop, {"lr": 0.01, "momentum": 0.9}),
+    "adagrad": (optim.Adagrad, {"lr": 0.1, "lr_decay": 0.1}),
 }
 
 
@@ -234,7 +236,7 @@ def test_more_ranks_than_elements() -> None:
 
 @pytest.mark.parametrize(("call", "error", "message"), [
     (lambda c: ZeroOptimizer(Net().parameters(), optim.Optimizer, c), TypeError,
-     "given 'Optimizer'; wanted one of SGD, Adam, AdamW, Lion"),
+     "given 'Optimizer'; wanted one of SGD, Adam, AdamW, Lion, RMSprop, Adagrad"),
     (lambda c: ZeroOptimizer([], optim.SGD, c), ValueError, "given no parameters"),
     (lambda c: ZeroOptimizer(nn.Linear(2, 2 + c.rank).parameters(), optim.SGD, c),
      DistributedError, "rank 1 has a parameter 0 of group 0 of shape"),

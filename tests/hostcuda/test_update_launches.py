@@ -48,7 +48,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "SGD": lambda p: optim.SGD(p, 0.1), "momentum": lambda p: optim.SGD(p, 0.1, momentum=0.9),
     "Adam": optim.Adam, "AdamW": optim.AdamW, "AMSGrad": lambda p: optim.Adam(p, amsgrad=True),
-    "Lion": optim.Lion}
+    "Lion": optim.Lion, "RMSprop": optim.RMSprop, "Adagrad": optim.Adagrad}
 
 
 def launches(work: Callable[[], object]) -> int:

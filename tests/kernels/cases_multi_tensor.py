@@ -289,6 +289,7 @@ def _cast(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
 
 
 _DECAYED = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+_SQUARES = {"lr": 0.01, "alpha": 0.9, "eps": 0.1, "weight_decay": 0.1}
 CASES = [
     _optimizer("sgd", torch.optim.SGD, 0, lr=0.1, weight_decay=0.01),
     _optimizer("sgd-maximize", torch.optim.SGD, 0, lr=0.1, weight_decay=0.01, maximize=True),
@@ -299,6 +300,11 @@ CASES = [
     _optimizer("adam", torch.optim.Adam, 2, **_DECAYED),
     _optimizer("adamw", torch.optim.AdamW, 2, **_DECAYED),
     _optimizer("adamw-amsgrad", torch.optim.AdamW, 3, **_DECAYED, amsgrad=True, maximize=True),
+    _optimizer("rmsprop", torch.optim.RMSprop, 1, **_SQUARES),
+    _optimizer("rmsprop-momentum", torch.optim.RMSprop, 2, **_SQUARES, momentum=0.8),
+    _optimizer("rmsprop-centered", torch.optim.RMSprop, 3, **_SQUARES, momentum=0.8, centered=True,
+               maximize=True),
+    _optimizer("adagrad", torch.optim.Adagrad, 1, lr=0.1, lr_decay=0.1, weight_decay=0.1),
     Case("adam-huge", _adam_huge), Case("lion", _lion), Case("average", _average),
     Case("clipping", _clipping), Case("norm", _norm(False)), Case("norm-nan", _norm(True)),
     Case("unscale", _unscale), Case("cast", _cast),

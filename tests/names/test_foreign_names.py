@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import pickle
 import subprocess
@@ -12,6 +14,8 @@ from typing import Any
 import pytest
 
 import gtensor as gt
+from gtensor.composed import typed_names
+from gtensor.engine.handle import foreign_methods
 from gtensor.engine.handle.methods import Methods
 from gtensor.system.foreign_names import ALIASES, SENTENCES
 
@@ -34,7 +38,7 @@ def test_an_alias_leads_to_what_is_there(room: str, name: str) -> None:
 @pytest.mark.parametrize(("room", "name"), [
     (room, name) for room, names in SENTENCES.items() for name in names])
 def test_a_name_that_is_no_alias_is_answered_with_what_to_type(room: str, name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; ") as caught:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; here: ") as caught:
         getattr(room_of(room), name)
     assert str(caught.value).endswith(SENTENCES[room][name])
 
@@ -58,6 +62,15 @@ def test_an_alias_is_found_once_and_then_is_there() -> None:
     vars(gt).pop("concatenate", None)
     assert gt.concatenate is gt.concat and vars(gt)["concatenate"] is gt.concat
     assert gt.ones(2).clamp(0, 1).tolist() == [1.0, 1.0] and "clamp" in vars(Methods)
+
+
+def test_type_checkers_and_editors_are_shown_every_alias() -> None:
+    for name in ALIASES["gtensor"]:
+        assert getattr(typed_names, name) is getattr(gt, name), name
+    [declared] = [node for node in ast.parse(inspect.getsource(foreign_methods)).body
+                  if isinstance(node, ast.ClassDef)]
+    names = [node.name for node in ast.walk(declared) if isinstance(node, ast.FunctionDef)]
+    assert sorted(names) == sorted(ALIASES["gtensor.Tensor"])
 
 
 def test_asking_for_a_name_that_is_none_imports_nothing_but_the_table() -> None:

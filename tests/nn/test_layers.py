@@ -64,6 +64,33 @@ LAYERS = [  # class, arguments, options, shape of the input
     ("Tanh", (), {}, (4, 6)),
     ("Softmax", (), {"dim": 1}, (4, 6, 2)),
     ("LogSoftmax", (-1,), {}, (4, 6)),
+    ("CELU", (), {"alpha": 0.5}, (4, 6)),  # 0.7 is a float32 in PyTorch's gradient
+    ("Threshold", (0.1, -3.0), {}, (4, 6)),
+    ("Hardshrink", (), {}, (4, 6)),
+    ("Softshrink", (0.3,), {}, (4, 6)),
+    ("Tanhshrink", (), {}, (4, 6)),
+    ("Softmin", (-1,), {}, (4, 6)),
+    ("BatchNorm3d", (6,), {}, (2, 6, 3, 4, 5)),
+    ("InstanceNorm1d", (6,), {}, SIGNAL),
+    ("InstanceNorm1d", (6,), {"affine": True}, (6, 5)),
+    ("InstanceNorm2d", (6,), {"affine": True, "eps": 0.1}, IMAGE),
+    ("InstanceNorm3d", (6,), {}, (2, 6, 3, 4, 5)),
+    ("PixelShuffle", (2,), {}, (2, 8, 3, 5)),
+    ("PixelUnshuffle", (3,), {}, (2, 6, 9, 3)),
+    ("ChannelShuffle", (3,), {}, IMAGE),
+    ("Unfold", ((3, 2),), {"stride": (2, 1), "padding": (1, 2), "dilation": (2, 1)}, IMAGE),
+    ("Unfold", (2,), {}, IMAGE[1:]),
+    ("Fold", ((9, 8), (3, 2)), {"stride": (2, 1), "padding": (1, 2), "dilation": (2, 1)},
+     (2, 18, 44)),
+    ("Fold", ((5, 4), 2), {"stride": 3}, (8, 2)),
+    ("Unflatten", (1, (2, 3)), {}, IMAGE),
+    ("Unflatten", (-2, [3, -1]), {}, IMAGE),
+    *((f"{kind}Pad{axes}d", (padding, *more), {}, (2, 3, *sizes)[-axes - batch:])
+      for kind, more in (("Zero", ()), ("Constant", (1.5,)), ("Reflection", ()),
+                         ("Replication", ()), ("Circular", ()))
+      for axes, sizes, padding, batch in (
+          (1, (5,), (2, 0), 1), (2, (4, 5), 1, 2), (2, (4, 5), (2, 1, 0, 3), 1),
+          (3, (3, 4, 5), (1, 2, 0, 1, 2, 1), 2))),
     ("Flatten", (), {}, IMAGE),
     ("Flatten", (0, 1), {}, IMAGE),
 ]
@@ -225,9 +252,11 @@ def _by_position(function):
 def test_what_is_taken_by_position_is_pytorchs(name: str):
     """What stands at a place means what PyTorch takes it for; we may take less."""
     ours, theirs = (_by_position(getattr(library, name).__init__) for library in (nn, torch.nn))
-    if name in ("GRU", "LSTM"):  # which pass all behind their own name on
+    if name in ("GRU", "LSTM", "RNN"):  # which pass all behind their own name on
         mode, *theirs = _by_position(torch.nn.RNNBase.__init__)
         assert mode == "mode"
+        if name == "RNN":
+            theirs.insert(3, "nonlinearity")  # taken out before
     assert ours == theirs[:len(ours)] or len(ours) == 1  # `modules` and `values` of containers
 
 
@@ -237,10 +266,6 @@ def test_what_is_taken_by_position_is_pytorchs(name: str):
     (lambda: nn.MaxPool2d(2, 2, 0, 1, True), "MaxPool2d was given return_indices=True; wanted Fal"),
     (lambda: nn.MaxPool1d(2, return_indices=True), "MaxPool1d was given return_indices=True"),
     (lambda: nn.ConvTranspose1d(2, 2, 2, padding_mode="reflect"), "'reflect'; wanted 'zeros'"),
-    (lambda: nn.ReLU(True), "ReLU was given inplace=True; wanted False"),
-    (lambda: nn.ELU(1.0, True), "ELU was given inplace=True"),
-    (lambda: nn.Hardtanh(inplace=True), "Hardtanh was given inplace=True"),
-    (lambda: nn.Dropout(0.5, True), "Dropout was given inplace=True"),
 ])
 def test_arguments_that_have_only_their_place_are_refused(make, message: str):
     with pytest.raises(ValueError, match=message):
@@ -312,3 +337,74 @@ IMAGES = np.ones((1, 1, 4, 4), np.float32)
 def test_what_is_no_tensor_is_named(call, name):
     with pytest.raises(TypeError, match=rf"{name}.*; wanted a Tensor \(gt\.asarray makes one\)"):
         call()
+
+
+def test_channels_are_dropped_whole():
+    gt.manual_seed(0)
+    for layer, shape in (
+            (nn.Dropout1d(0.4), (50, 20, 3)), (nn.Dropout1d(0.4), (1000, 3)),
+            (nn.Dropout2d(0.4), (50, 20, 2, 3)), (nn.Dropout3d(0.4), (50, 20, 2, 3, 2)),
+            (nn.Dropout3d(0.4), (1000, 2, 3, 2))):
+        x = gt.random.uniform(shape, low=1, high=2).requires_grad_()
+        y = layer(x)
+        y.sum().backward()
+        slopes = x.grad.numpy().reshape(1000, -1)
+        assert (slopes == slopes[:, :1]).all()
+        np.testing.assert_allclose(y.numpy(), (x.grad * x).numpy(), rtol=1e-6)
+        kept = slopes[:, 0] > 0
+        assert abs(kept.mean() - 0.6) < 0.06 and np.allclose(slopes[kept], 1 / 0.6)
+        assert layer.eval()(x) is x
+    for name in ("Dropout1d", "Dropout2d", "Dropout3d"):
+        with pytest.raises(ValueError, match=f"{name.lower()} was given shape \\(3,\\); wanted"):
+            getattr(nn, name)()(gt.ones(3))
+        x = gt.ones((2, 3, 4, 5, 6)[:int(name[7]) + 2])
+        assert getattr(nn, name)(0.999999, inplace=True)(x) is x and not x.numpy().any()
+
+
+def test_a_gumbel_choice_has_the_classes_probabilities_and_the_soft_ones_gradient():
+    gt.manual_seed(0)
+    shares = gt.tensor([0.1, 0.2, 0.7])
+    x = gt.broadcast_to(gt.log(shares), (20000, 3))
+    hard = nn.functional.gumbel_softmax(x, hard=True)
+    assert set(hard.flatten().tolist()) == {0.0, 1.0} and (hard.sum(axis=-1) == 1).all()
+    np.testing.assert_allclose(hard.mean(axis=0).numpy(), shares.numpy(), atol=0.02)
+    for dim in (0, -1, 1):
+        found = []
+        for choose in (True, False):
+            logits = gt.tensor([[0.5, -1.0, 2.0], [1.0, 0.0, 0.3]], gt.float64, requires_grad=True)
+            with gt.random.seeded(3):
+                y = nn.functional.gumbel_softmax(logits, 0.7, choose, dim=dim)
+            (y * gt.tensor([[1.0, 2.0, 4.0], [3.0, -1.0, 0.0]])).sum().backward()
+            found.append((y, logits.grad))
+        np.testing.assert_allclose(found[0][1].numpy(), found[1][1].numpy(), rtol=1e-12)
+        assert (found[0][0].argmax(axis=dim) == found[1][0].argmax(axis=dim)).all()
+    with gt.random.seeded(3):
+        noise = -np.log(gt.random.exponential((2, 3), dtype=gt.float64).numpy())
+    np.testing.assert_allclose(found[1][0].numpy(), torch.softmax(
+        torch.tensor((logits.detach().numpy() + noise) / 0.7), 1).numpy(), rtol=1e-12)
+    assert nn.functional.gumbel_softmax(gt.zeros((0, 3))).shape == (0, 3)
+    with pytest.raises(ValueError, match="tau=0; wanted a number above 0"):
+        nn.functional.gumbel_softmax(logits, 0)
+
+
+@pytest.mark.parametrize(("call", "sentence"), [
+    (lambda x: nn.PixelShuffle(2)(x), "upscale_factor=2 for an input of shape .* divisible by its"),
+    (lambda x: nn.PixelUnshuffle(2)(x), "downscale_factor=2 .* wanted .* H and W divisible by it"),
+    (lambda x: nn.ChannelShuffle(2)(x), "groups=2 .* a divisor of C"),
+    (lambda x: nn.Unfold(9)(x), "kernel_size=.9, 9. .* wanted a kernel that fits"),
+    (lambda x: nn.Unfold(2)(x[0, 0]), "unfold was given shape .* wanted .N, C, H, W."),
+    (lambda x: nn.Fold((4, 4), 2)(x[0]), "fold was given an input of shape .* wanted .N, C . 4, 9"),
+    (lambda x: nn.Unflatten(1, (2, 2))(x), "Unflatten was given axis 1 .* whose product is 3"),
+    (lambda x: nn.Unflatten(1, (2, -1))(x), "Unflatten was given axis 1 .* whose product is 3"),
+    (lambda x: nn.ZeroPad2d((1, 2, 3)), "padding=.1, 2, 3. given to ZeroPad2d; wanted one number"),
+    (lambda x: nn.ReflectionPad1d(1)(x), "ReflectionPad1d was given shape .* wanted 3 axes, or 2"),
+    (lambda x: nn.InstanceNorm2d(4)(x), "InstanceNorm2d.4. was given shape .* wanted 4 channels"),
+    (lambda x: nn.InstanceNorm2d(3, track_running_stats=True), "track_running_stats=True; wanted "),
+    (lambda x: nn.functional.instance_norm(x, gt.ones(3), gt.ones(3)), "given running statistics"),
+    (lambda x: nn.Softshrink(-1)(x), "softshrink was given lambd=-1; wanted 0 or more"),
+    (lambda x: nn.CELU(0.0)(x), "celu was given alpha=0"),
+    (lambda x: nn.BatchNorm3d(3)(x), "wanted 3 channels on axis 1 of 5 axes"),
+])
+def test_what_small_layers_refuse(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call(gt.ones((2, 3, 3, 5)))

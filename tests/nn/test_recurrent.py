@@ -1,4 +1,4 @@
-"""LSTM and GRU: equal to PyTorch's, one record for a layer's direction, nothing made per step."""
+"""Recurrent layers: equal to PyTorch's; LSTM and GRU make one record a direction, none a step."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from gtensor.ops.recurrent import gru, lstm
 from gtensor.testing import gradcheck
 
 KINDS = ["LSTM", "GRU"]
+ALL = [*KINDS, "RNN"]  # which is made of ops of their own
 
 
 def pair(kind: str, *sizes: int, **options: Any) -> tuple[Any, Any]:
@@ -67,7 +68,7 @@ def compare(mine: Any, theirs: Any, x: np.ndarray, states: list[np.ndarray] | No
         np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("options", [
     {}, {"bidirectional": True, "num_layers": 2}, {"batch_first": True, "bias": False},
     {"num_layers": 3, "batch_first": True, "bidirectional": True}], ids=str)
@@ -81,14 +82,14 @@ def test_values_and_gradients_are_pytorchs(kind, options, given):
             states_of(kind, (layers, 2, 4), rng) if given else None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_without_a_batch(kind):
     rng = np.random.default_rng(2)
     mine, theirs = pair(kind, 3, 4, bidirectional=True)
     compare(mine, theirs, rng.standard_normal((5, 3)), states_of(kind, (2, 4), rng))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL)
 def test_an_empty_batch_gives_gradients_of_zero(kind):
     mine, _ = pair(kind, 3, 4)
     y, state = mine(gt.zeros((5, 0, 3), gt.float64))
@@ -97,7 +98,7 @@ def test_an_empty_batch_gives_gradients_of_zero(kind):
     assert all(not p.grad.numpy().any() for p in mine.parameters())
 
 
-@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell"])
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_cells_are_pytorchs(kind, bias):
     rng = np.random.default_rng(3)
@@ -106,7 +107,16 @@ def test_cells_are_pytorchs(kind, bias):
     compare(*pair(kind, 3, 4, bias=bias), rng.standard_normal(3), None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_a_plain_layer_has_two_nonlinearities():
+    rng = np.random.default_rng(3)
+    for kind, shape in (("RNN", (5, 2, 3)), ("RNNCell", (2, 3))):
+        compare(*pair(kind, 3, 4, nonlinearity="relu"), rng.standard_normal(shape), None)
+        with pytest.raises(ValueError, match="nonlinearity='gelu' given; wanted 'tanh' or 'relu'"):
+            getattr(nn, kind)(3, 4, nonlinearity="gelu")
+    assert repr(nn.RNN(3, 4, nonlinearity="relu")) == "RNN(3, 4, nonlinearity='relu')"
+
+
+@pytest.mark.parametrize("kind", ALL)
 def test_pytorch_loads_the_state_and_the_initial_values_are_within_its_bound(kind):
     mine = getattr(nn, kind)(3, 4, num_layers=2, bidirectional=True)
     theirs = getattr(torch.nn, kind)(3, 4, num_layers=2, bidirectional=True)

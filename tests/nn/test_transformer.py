@@ -1,4 +1,4 @@
-"""MultiheadAttention and TransformerEncoderLayer are PyTorch's."""
+"""MultiheadAttention and TransformerEncoder, with its layer, are PyTorch's."""
 
 from __future__ import annotations
 
@@ -131,3 +131,33 @@ def test_dropout_acts_in_training_only():
 def test_mistakes_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+@pytest.mark.parametrize("with_norm", [True, False])
+def test_an_encoder_is_pytorchs(with_norm):
+    torch.manual_seed(0)
+
+    def made(library):
+        layer = library.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
+        return library.TransformerEncoder(layer, 3, library.LayerNorm(4) if with_norm else None)
+
+    mine, theirs = pair(made(nn), made(torch.nn))
+    with torch.no_grad():
+        for parameter in theirs.parameters():  # copies, which differ from now on
+            parameter.add_(0.3 * torch.rand_like(parameter))
+    mine.load_state_dict(theirs.state_dict())
+    rng = np.random.default_rng(1)
+    x, padding = rng.standard_normal((2, 5, 4)), np.arange(5) >= np.array([[5], [3]])
+    mask = np.triu(np.ones((5, 5), bool), 1)
+    a, b = gt.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    y = mine(a, gt.tensor(mask), gt.tensor(padding))
+    z = theirs(b, torch.tensor(mask), torch.tensor(padding))
+    np.testing.assert_allclose(y.numpy(), z.detach().numpy(), rtol=1e-9, atol=1e-11)
+    (y * y).sum().backward()
+    z.square().sum().backward()
+    np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-8, atol=1e-10)
+    for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+        np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-8, atol=1e-10)
+    with pytest.raises(ValueError, match="num_layers=-1 given; wanted 0 or more"):
+        nn.TransformerEncoder(nn.Identity(), -1)

@@ -26,6 +26,8 @@ MAKERS: dict[str, Any] = {
     "Adam": lambda params: gt.optim.Adam(params, lr=0.02),
     "AdamW": lambda params: gt.optim.AdamW(params, lr=0.02),
     "AMSGrad": lambda params: gt.optim.Adam(params, lr=0.02, amsgrad=True),
+    "RMSprop": lambda params: gt.optim.RMSprop(params, lr=0.02, centered=True, eps=0.1),
+    "Adagrad": lambda params: gt.optim.Adagrad(params, lr=0.1, lr_decay=0.1),
 }
 ADAMW = MAKERS["AdamW"]
 

@@ -23,6 +23,13 @@ CASES = [
     ("Adam", {"lr": 0.02, "weight_decay": 0.1, "maximize": True}),
     ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.1, "maximize": True}),
     ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    ("RMSprop", {"lr": 0.02}),
+    ("RMSprop", {"lr": 0.02, "alpha": 0.7, "eps": 1e-3, "weight_decay": 0.1, "maximize": True}),
+    ("RMSprop", {"lr": 0.02, "momentum": 0.8, "weight_decay": 0.1}),
+    ("RMSprop", {"lr": 0.02, "alpha": 0.9, "eps": 0.1, "centered": True}),
+    ("RMSprop", {"lr": 0.02, "alpha": 0.9, "eps": 0.1, "centered": True, "momentum": 0.5}),
+    ("Adagrad", {"lr": 0.2}),
+    ("Adagrad", {"lr": 0.2, "lr_decay": 0.1, "weight_decay": 0.1, "eps": 1e-3, "maximize": True}),
 ]
 
 
@@ -191,6 +198,11 @@ def test_a_gradient_that_does_not_fit_changes_nothing():
     (lambda w: gt.optim.SGD([w], nesterov=True), "nesterov"),
     (lambda w: gt.optim.AdamW([w], betas=(1.0, 0.9)), "betas"),
     (lambda w: gt.optim.Lion([w], betas=(0.9, 1.0)), "betas"),
+    (lambda w: gt.optim.RMSprop([w], alpha=1.0), "alpha=1.0 given; wanted a number from 0"),
+    (lambda w: gt.optim.RMSprop([w], momentum=-0.1), "momentum=-0.1"),
+    (lambda w: gt.optim.Adagrad([w], lr_decay=-0.1), "lr_decay=-0.1"),
+    (lambda w: gt.optim.Adagrad([w], initial_accumulator_value=0.1),
+     "initial_accumulator_value=0.1; wanted 0"),
     (lambda w: gt.optim.AdamW([{"params": [w], "speed": 1}]), "speed"),
     (lambda w: gt.optim.SGD(None), "SGD was given None; wanted parameters"),
     (lambda w: gt.optim.SGD([{"params": [w]}, w]), "a Tensor among the groups; wanted"),
@@ -204,6 +216,22 @@ def test_a_gradient_that_does_not_fit_changes_nothing():
 def test_bad_arguments_are_named(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make(gt.ones(3, requires_grad=True))
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW"])
+def test_pytorchs_arguments_for_how_a_step_runs_change_nothing(kind):
+    """Scripts pass them by PyTorch's names, and read the options of groups."""
+    how = {"foreach": False, "fused": True}
+    if kind != "SGD":
+        how["capturable"] = True
+    w = gt.tensor([1.0], requires_grad=True)
+    made = getattr(gt.optim, kind)([w], lr=0.1, weight_decay=0.1, differentiable=False, **how)
+    plain = getattr(gt.optim, kind)([w], lr=0.1, weight_decay=0.1)
+    assert made.defaults == plain.defaults
+    with pytest.raises(ValueError, match=f"{kind} was given differentiable=True; wanted False"):
+        getattr(gt.optim, kind)([w], differentiable=True)
+    with pytest.raises(TypeError, match=rf"{kind} was given the arguments \['forech'\]"):
+        getattr(gt.optim, kind)([w], forech=True)
 
 
 def test_state_dict_round_trip_continues_equally():

@@ -26,6 +26,10 @@ CASES = [
     ("ConstantLR", {"factor": 0.25, "total_iters": 0}),
     ("CosineAnnealingLR", {"T_max": 50, "eta_min": 1e-3}),
     ("CosineAnnealingLR", {"T_max": 7}),  # up and down again
+    ("CosineAnnealingWarmRestarts", {"T_0": 7}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 3, "T_mult": 2, "eta_min": 1e-3}),
+    ("PolynomialLR", {}),
+    ("PolynomialLR", {"total_iters": 40, "power": 0.7}),
     ("OneCycleLR", {"max_lr": 0.7, "total_steps": STEPS}),
     ("OneCycleLR", {"max_lr": [0.7, 0.1], "epochs": 6, "steps_per_epoch": 10,
                     "three_phase": True, "pct_start": 0.4}),
@@ -250,3 +254,55 @@ def test_a_schedule_takes_its_own_state(rate):
     assert schedule.base_lrs == [float(rate)]
     with pytest.raises(ValueError, match="'base_lrs' .* wanted a list of numbers"):
         schedule.load_state_dict({**state, "base_lrs": [float("nan")]})
+
+
+PLATEAUS = [
+    {"patience": 2}, {"mode": "max", "patience": 1, "cooldown": 3, "factor": 0.5},
+    {"threshold": 0.3, "threshold_mode": "abs", "patience": 0, "min_lr": [1e-3, 1e-2]},
+    {"mode": "max", "threshold": 0.1, "patience": 0, "eps": 1e-3, "factor": 0.0}]
+
+
+@pytest.mark.parametrize("options", PLATEAUS)
+def test_a_plateau_lowers_the_rates_as_pytorchs(options):
+    mine, other = optimizers()
+    ours = lr_scheduler.ReduceLROnPlateau(mine, **options)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(other, **options)
+    rng = np.random.default_rng(0)
+    values = [*(5 + np.cumsum(rng.standard_normal(STEPS) - 0.05)), float("nan"), 3.0]
+    for step, value in enumerate(values):
+        ours.step(gt.tensor(value) if step % 2 else value)
+        theirs.step(value)
+        np.testing.assert_allclose(facts(mine), facts(other), rtol=1e-12)
+        assert ours.num_bad_epochs == theirs.num_bad_epochs
+        if step == 20:  # taken up again, from PyTorch's state and from our own as JSON
+            ours = lr_scheduler.ReduceLROnPlateau(mine, **options)
+            ours.load_state_dict(theirs.state_dict())
+        if step == 30:
+            state = json.loads(json.dumps(ours.state_dict()))
+            ours = lr_scheduler.ReduceLROnPlateau(mine, **options)
+            ours.load_state_dict(state)
+            assert ours.state_dict() == state
+    assert ours.get_last_lr() == [group["lr"] for group in mine.param_groups] != [0.5, 0.02]
+
+
+def test_what_a_plateau_refuses():
+    mine, other = optimizers()
+    fresh = torch.optim.lr_scheduler.ReduceLROnPlateau(other).state_dict()
+    ours = lr_scheduler.ReduceLROnPlateau(mine)
+    ours.load_state_dict(fresh)  # whose best value is infinite
+    assert ours.best is None and repr(ours).startswith("ReduceLROnPlateau(mode='min', factor=0.1")
+    before = ours.state_dict()
+    for key, bad in (("best", "low"), ("num_bad_epochs", -1), ("cooldown_counter", 0.5)):
+        with pytest.raises(ValueError, match=f"{key}.*nothing was loaded"):
+            ours.load_state_dict({**before, "best": 1.0, key: bad})
+    with pytest.raises(ValueError, match="lacks 'last_epoch'"):
+        ours.load_state_dict({k: v for k, v in before.items() if k != "last_epoch"})
+    assert ours.state_dict() == before
+    for options, sentence in (({"mode": "low"}, "mode='low'"), ({"factor": 1.0}, "factor=1.0"),
+                              ({"threshold_mode": "a"}, "wanted 'min' or 'max', and 'rel'"),
+                              ({"patience": -1}, "patience=-1 given"), (
+                                  {"min_lr": [0.1]}, "min_lr of 1 values given")):
+        with pytest.raises(ValueError, match=sentence):
+            lr_scheduler.ReduceLROnPlateau(mine, **options)
+    with pytest.raises(TypeError, match="ReduceLROnPlateau was given list; wanted an Optimizer"):
+        lr_scheduler.ReduceLROnPlateau([])

@@ -106,7 +106,8 @@ def stepped(make):
 
 
 MAKERS = {"sgd": lambda p: gt.optim.SGD(p, momentum=0.9), "adamw": gt.optim.AdamW,
-          "lion": gt.optim.Lion}
+          "lion": gt.optim.Lion, "adagrad": gt.optim.Adagrad,
+          "rmsprop": lambda p: gt.optim.RMSprop(p, momentum=0.9)}
 
 
 @pytest.mark.parametrize("taken,given", [

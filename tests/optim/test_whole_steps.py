@@ -155,7 +155,8 @@ class Case:
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sgd": (optim.SGD, {}), "momentum": (optim.SGD, {"momentum": 0.9}),
     "adam": (optim.Adam, {"weight_decay": 0.1}), "amsgrad": (optim.Adam, {"amsgrad": True}),
-    "adamw": (optim.AdamW, {}), "lion": (optim.Lion, {"weight_decay": 0.1})}
+    "adamw": (optim.AdamW, {}), "lion": (optim.Lion, {"weight_decay": 0.1}),
+    "rmsprop": (optim.RMSprop, {"centered": True}), "adagrad": (optim.Adagrad, {"lr_decay": 0.1})}
 CLIPS: dict[str, Callable[[list[gt.Tensor]], Callable[[], object]]] = {
     "clip norm": lambda some: lambda: optim.clip_grad_norm_(some, 0.1),
     "clip value": lambda some: lambda: optim.clip_grad_value_(some, 0.1)}

@@ -16,6 +16,7 @@ from torch_samples.cases import (
     complex_values,
     keyword,
     never,
+    of,
     same,
     scalar_axis,
 )
@@ -29,7 +30,10 @@ AS_THEY_ARE = (
     "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "adaptive_avg_pool1d",
     "adaptive_avg_pool2d", "avg_pool1d", "cross_entropy", "nll_loss", "mse_loss", "l1_loss",
     "smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "one_hot",
+    "binary_cross_entropy_with_logits", "one_hot", "celu", "hardshrink", "softshrink", "tanhshrink",
+    "threshold", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold", "instance_norm",
+    "pairwise_distance", "triplet_margin_loss", "margin_ranking_loss", "cosine_embedding_loss",
+    "hinge_embedding_loss", "soft_margin_loss", "poisson_nll_loss", "gaussian_nll_loss",
 )
 IMAGES = Skip("interpolate is for one or two axes beside N and C",
               lambda given: given.input.ndim > 4)
@@ -43,11 +47,17 @@ SKIPS: dict[str, list[Skip]] = {
     "batch_norm": [Skip("an input has rows and channels", lambda given: given.input.ndim < 2)],
     "scaled_dot_product_attention": [
         Skip("dropout is random", lambda given: given.kwargs["dropout_p"] > 0)],
-    "max_pool2d": [NO_INTEGER],
+    "max_pool2d": [NO_INTEGER], "tanhshrink": [NO_INTEGER],
+    "pairwise_distance": [NO_INTEGER, NO_COMPLEX],
+    "instance_norm": [Skip("there are no running statistics", lambda given: (
+        given.kwargs.get("running_mean") is not None))],
+    "triplet_margin_loss": [NO_INTEGER, NO_COMPLEX],
+    "cosine_embedding_loss": [NO_INTEGER, Skip("no numbers", of(torch.bool))],
+    "margin_ranking_loss": [NO_INTEGER], "poisson_nll_loss": [NO_INTEGER],
     "interpolate.nearest": [IMAGES], "interpolate.area": [IMAGES],
     "pad.reflect": [PADS], "pad.replicate": [PADS], "pad.circular": [PADS],
 }
-REFUSES = {"softsign": complex_values, "pad.constant": complex_values}
+REFUSES = {"unfold": complex_values, "softsign": complex_values, "pad.constant": complex_values}
 TOLERANCES = {"hardsigmoid": 1e-7}  # PyTorch's sixth in the gradient is a float32
 
 

@@ -3,6 +3,7 @@
 from gtensor.engine.handle.tensor import Operand, Tensor
 from gtensor.ops.elementwise.arithmetic import pow as pow
 from gtensor.ops.elementwise.complex_parts import imag as imag
+from gtensor.ops.elementwise.rounding import round as round
 from gtensor.ops.elementwise.selection import clip as clip
 from gtensor.ops.elementwise.selection import where as where
 
@@ -67,7 +68,7 @@ def cosh(x: Operand, /) -> Tensor:
     """Hyperbolic cosine, elementwise."""
 
 def divide(x1: Operand, x2: Operand, /) -> Tensor:
-    """x1 / x2, elementwise with broadcasting; integers become float32 first."""
+    """x1 / x2, elementwise with broadcasting; integers become the default dtype first."""
 
 def equal(x1: Operand, x2: Operand, /) -> Tensor:
     """Whether x1 and x2 are equal; NaN equals nothing, elementwise with broadcasting."""
@@ -164,9 +165,6 @@ def reciprocal(x: Operand, /) -> Tensor:
 
 def remainder(x1: Operand, x2: Operand, /) -> Tensor:
     """x1 - x2 * floor(x1 / x2), elementwise with broadcasting: it has the sign of x2."""
-
-def round(x: Operand, /) -> Tensor:
-    """The nearest whole number, a half to the even one; integers as they are. Its gradient is 0."""
 
 def sign(x: Operand, /) -> Tensor:
     """-1, 0 or 1 by the sign of x; x / |x| of a complex x; NaN of NaN. Its gradient is 0."""
