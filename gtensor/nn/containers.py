@@ -19,7 +19,7 @@ else:
 
     Ms = TypeVarTuple("Ms")
 M = TypeVar("M")  # a member: Module, or Tensor where a Parameter is made of it
-A = TypeVar("A", bound=Module)
+A = TypeVar("A", bound=Module)  # to D: the modules of a short Sequential, by position
 B = TypeVar("B", bound=Module)
 C = TypeVar("C", bound=Module)
 D = TypeVar("D", bound=Module)
