@@ -186,7 +186,7 @@ def value_and_grad(
 def value_and_grad(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False,
     allow_unused: bool = False,
-) -> Any:
+) -> Callable[..., Any]:
     """A function that returns (value, gradient); `grad(f)` with the value, in one run.
 
     With has_aux the function returns (scalar, more), and so the value is that pair.

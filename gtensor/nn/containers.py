@@ -19,7 +19,7 @@ else:
 
     Ms = TypeVarTuple("Ms")
 M = TypeVar("M")  # a member: Module, or Tensor where a Parameter is made of it
-A = TypeVar("A", bound=Module)
+A = TypeVar("A", bound=Module)  # to D: the modules of a short Sequential, by position
 B = TypeVar("B", bound=Module)
 C = TypeVar("C", bound=Module)
 D = TypeVar("D", bound=Module)
@@ -95,13 +95,13 @@ class Sequential(_Ordered, Generic[*Ms]):
     @overload
     def __init__(self: Sequential, modules: dict[str, Any], /) -> None: ...
 
-    def __init__(self, *modules: Any) -> None:
+    def __init__(self, *modules: Module | dict[str, Module]) -> None:
         super().__init__()
         if len(modules) == 1 and isinstance(modules[0], dict):
             for name, module in modules[0].items():
                 self.register_module(name, module)
         else:
-            self.extend(modules)  # `append` says what is wrong
+            self.extend(modules)  # type: ignore[arg-type]  # `append` says what is wrong
 
     @overload
     def __getitem__(self: Sequential[A, *tuple[Any, ...]], index: Literal[0]) -> A: ...

@@ -1,7 +1,7 @@
 """Derivatives of functions, and the types of what the transforms return."""
 
 from collections.abc import Callable
-from typing import Any, assert_type
+from typing import assert_type
 
 import gtensor as gt
 
@@ -27,7 +27,7 @@ def gradients(x: gt.Tensor) -> None:
     """Of values and of functions."""
     x.requires_grad_()
     (slope,) = assert_type(gt.grad(energy(x), [x]), tuple[gt.Tensor, ...])
-    assert_type(slope.numpy().max() > 0, Any)
+    assert slope.shape == x.shape
     other = gt.ones(2, requires_grad=True)
     found = gt.grad(energy(x), [x, other], allow_unused=True)
     assert_type(found, tuple[gt.Tensor | None, ...])
