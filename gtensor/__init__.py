@@ -61,7 +61,7 @@ from gtensor.ops import *
 from gtensor.ops.define.pointwise import identity as SAME
 from gtensor.ops.define.pointwise import partial as d
 from gtensor.ops.define.pointwise import pointwise
-from gtensor.random import manual_seed
+from gtensor.random import Generator, manual_seed
 from gtensor.settings import settings
 from gtensor.system.bus import ListenerError, listen
 from gtensor.system.late_imports import late as _late
@@ -135,6 +135,7 @@ __all__ = [
     "Device",
     "DeviceError",
     "Event",
+    "Generator",
     "GradientError",
     "Graph",
     "LevelError",

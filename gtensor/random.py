@@ -10,13 +10,13 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
-from gtensor.backend import Device, element_type, get_default_dtype
+from gtensor.backend import Device, element_type, get_default_dtype, get_device
 from gtensor.creation.new_tensors import asarray, tensor
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.namespaces import public
@@ -33,7 +33,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "bernoulli", "choice", "exponential", "generator", "get_state", "integers", "jump",
+    "Generator", "bernoulli", "choice", "exponential", "generator", "get_state", "integers", "jump",
     "manual_seed", "multinomial", "normal", "permutation", "rand", "randn", "seeded", "set_state",
     "shuffle", "uniform",
 ]
@@ -173,6 +173,59 @@ def seeded(seed: int) -> AbstractContextManager[None]:
     return _drawing_from(np.random.Philox(_checked(seed)))
 
 
+class Generator:
+    """A source of random numbers of its own, for the argument `generator` of functions that draw.
+
+    The numbers are those that the functions draw after `gt.manual_seed` of its seed. Two threads
+    that draw from one generator must take turns. Names are those of `torch.Generator`; numbers are
+    drawn on the host for every device, so `device` changes nothing.
+    """
+
+    def __init__(self, device: Device | str | None = None) -> None:
+        self.device = get_device(device)
+        self.seed()
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start again from `seed`; the generator itself."""
+        self._seed = _checked(seed)
+        self._bits = np.random.Philox(seed)
+        return self
+
+    def seed(self) -> int:
+        """Start again from a new seed, and return that."""
+        self.manual_seed(int.from_bytes(os.urandom(8)))
+        return self._seed
+
+    def initial_seed(self) -> int:
+        """The seed from which it started."""
+        return self._seed
+
+    def get_state(self) -> dict[str, Any]:
+        """Its state, as `gt.random.get_state` gives that of the process."""
+        return _plain(self._bits.state)
+
+    def set_state(self, state: Any) -> None:
+        """Continue from a state; raises as `gt.random.set_state`."""
+        check_state(state)
+        self._bits.state = state
+
+    def __repr__(self) -> str:
+        return f"Generator(seed={self._seed})"
+
+
+def drawing_from(source: Generator | None) -> AbstractContextManager[None]:
+    """A context in which this thread draws from a generator; from its own if that is None.
+
+    Raises TypeError for anything else.
+    """
+    if source is None:
+        return nullcontext()
+    if not isinstance(source, Generator):
+        raise TypeError(f"generator was given {type(source).__name__}; wanted a gt.Generator, such "
+                        "as gt.Generator().manual_seed(0)")
+    return _drawing_from(source._bits)
+
+
 def repetition() -> Callable[[], AbstractContextManager[None]]:
     """A function that opens contexts in which this thread repeats the draws from now on.
 
@@ -200,10 +253,14 @@ def _plain(value: object) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+_source = generator  # whose name the functions have for an argument
+
+
 @overload
 def normal(
     shape: Shape, *, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor: ...
 
 
@@ -211,6 +268,7 @@ def normal(
 def normal(
     mean: float = 0.0, std: float = 1.0, /, *, size: Shape, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor: ...
 
 
@@ -218,13 +276,14 @@ def normal(
 def normal(
     mean: float, std: float, size: Shape, /, *, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor: ...
 
 
 def normal(
     *given: Any, shape: Shape | None = None, size: Shape | None = None, mean: float = 0.0,
     std: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None,
-    requires_grad: bool = False,
+    requires_grad: bool = False, generator: Generator | None = None,
 ) -> Tensor:
     """Normally distributed values; of the default dtype (float32) unless another is given.
 
@@ -236,14 +295,15 @@ def normal(
     wanted = _floating("normal", dtype)
     if not std >= 0:
         raise ValueError(f"normal was given std={std}; wanted 0 or more")
-    return _drawn("normal", shape, requires_grad, lambda shape: tensor(
-        generator().standard_normal(shape) * std + mean, wanted, device))
+    return _drawn("normal", shape, requires_grad, generator, lambda shape: tensor(
+        _source().standard_normal(shape) * std + mean, wanted, device))
 
 
 @overload
 def uniform(
     shape: Shape, *, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor: ...
 
 
@@ -251,6 +311,7 @@ def uniform(
 def uniform(
     low: float = 0.0, high: float = 1.0, /, *, size: Shape, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor: ...
 
 
@@ -258,13 +319,14 @@ def uniform(
 def uniform(
     low: float, high: float, size: Shape, /, *, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor: ...
 
 
 def uniform(
     *given: Any, shape: Shape | None = None, size: Shape | None = None, low: float = 0.0,
     high: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None,
-    requires_grad: bool = False,
+    requires_grad: bool = False, generator: Generator | None = None,
 ) -> Tensor:
     """Values uniform in [low, high); of the default dtype (float32) unless another is given.
 
@@ -276,14 +338,15 @@ def uniform(
     wanted = _floating("uniform", dtype)
     if not 0 <= high - low < math.inf:
         raise ValueError(f"uniform was given low={low} and high={high}; wanted finite low <= high")
-    return _drawn("uniform", shape, requires_grad, lambda shape: tensor(
-        generator().uniform(low, high, shape), wanted, device))
+    return _drawn("uniform", shape, requires_grad, generator, lambda shape: tensor(
+        _source().uniform(low, high, shape), wanted, device))
 
 
 @overload
 def exponential(
     shape: Shape, *, scale: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor: ...
 
 
@@ -291,6 +354,7 @@ def exponential(
 def exponential(
     scale: float = 1.0, /, *, size: Shape, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor: ...
 
 
@@ -298,13 +362,14 @@ def exponential(
 def exponential(
     scale: float, size: Shape, /, *, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor: ...
 
 
 def exponential(
     *given: Any, shape: Shape | None = None, size: Shape | None = None, scale: float = 1.0,
     dtype: DTypeLike | None = None, device: Device | str | None = None,
-    requires_grad: bool = False,
+    requires_grad: bool = False, generator: Generator | None = None,
 ) -> Tensor:
     """Exponentially distributed values of mean `scale`; float32 unless another is given.
 
@@ -315,8 +380,8 @@ def exponential(
     wanted = _floating("exponential", dtype)
     if not scale >= 0:
         raise ValueError(f"exponential was given scale={scale}; wanted 0 or more")
-    return _drawn("exponential", shape, requires_grad, lambda shape: tensor(
-        generator().exponential(scale, shape), wanted, device))
+    return _drawn("exponential", shape, requires_grad, generator, lambda shape: tensor(
+        _source().exponential(scale, shape), wanted, device))
 
 
 def _arguments(
@@ -341,17 +406,21 @@ def _arguments(
 def randn(
     *shape: int | Sequence[int], dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor:
     """`normal` of mean 0 and deviation 1, whose sizes may be arguments of their own."""
-    return normal(_sizes(shape), dtype=dtype, device=device, requires_grad=requires_grad)
+    return normal(_sizes(shape), dtype=dtype, device=device, requires_grad=requires_grad,
+                  generator=generator)
 
 
 def rand(
     *shape: int | Sequence[int], dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor:
     """`uniform` in [0, 1), whose sizes may be arguments of their own."""
-    return uniform(_sizes(shape), dtype=dtype, device=device, requires_grad=requires_grad)
+    return uniform(_sizes(shape), dtype=dtype, device=device, requires_grad=requires_grad,
+                   generator=generator)
 
 
 def _sizes(given: tuple[Any, ...]) -> Shape:
@@ -361,7 +430,7 @@ def _sizes(given: tuple[Any, ...]) -> Shape:
 
 def bernoulli(
     p: Tensor | float, shape: Shape | None = None, *, dtype: DTypeLike | None = None,
-    device: Device | str | None = None,
+    device: Device | str | None = None, generator: Generator | None = None,
 ) -> Tensor:
     """1 with probability p, else 0, without a gradient.
 
@@ -383,12 +452,14 @@ def bernoulli(
         size = p.shape
     if _known(p) and not ((p >= 0) & (p <= 1)).all():
         raise ValueError("bernoulli was given probabilities outside of 0 to 1; wanted 0 to 1")
-    draws = _drawn("bernoulli", size, False, lambda shape: tensor(
-        generator().random(shape), np.float64, p.device))
+    draws = _drawn("bernoulli", size, False, generator, lambda shape: tensor(
+        _source().random(shape), np.float64, p.device))
     return (draws < p.detach().astype(np.float64)).astype(p.dtype)
 
 
-def multinomial(p: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
+def multinomial(
+    p: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+) -> Tensor:
     """Numbers of classes (..., num_samples), each drawn with its weight of p (..., n); int64.
 
     Args:
@@ -419,8 +490,9 @@ def multinomial(p: Tensor, num_samples: int, replacement: bool = False) -> Tenso
             raise ValueError("multinomial was given a row with fewer weights above 0 than it is to "
                              "draw; wanted as many at least")
         rows = (num_samples,) if replacement else ()
-        times = _drawn("multinomial", (*p.shape[:-1], *rows, n), False, lambda shape: tensor(
-            generator().exponential(size=shape), np.float64, p.device))
+        wanted = (*p.shape[:-1], *rows, n)
+        times = _drawn("multinomial", wanted, False, generator, lambda shape: tensor(
+            _source().exponential(size=shape), np.float64, p.device))
         wide = p.astype(np.float64)
         if replacement:
             return (wide.reshape((*p.shape[:-1], 1, n)) / times).argmax(axis=-1)
@@ -441,11 +513,13 @@ def _of_examples(
 
 
 def _drawn(
-    name: str, shape: Shape, requires_grad: bool, draw: Callable[[tuple[int, ...]], Tensor]
+    name: str, shape: Shape, requires_grad: bool, source: Generator | None,
+    draw: Callable[[tuple[int, ...]], Tensor]
 ) -> Tensor:
-    """`draw(shape)`; within `vmap` as its `randomness` says."""
+    """`draw(shape)`, from `source` if there is one; within `vmap` as its `randomness` says."""
     wanted = (index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(index, shape))
-    found = _of_examples(name, wanted, draw) if vectorizing() else draw(wanted)
+    with drawing_from(source):
+        found = _of_examples(name, wanted, draw) if vectorizing() else draw(wanted)
     return found.requires_grad_() if requires_grad else found
 
 
@@ -459,6 +533,7 @@ def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:
 def integers(
     low: int, high: int | Shape | None = None, shape: Shape | None = None, *,
     size: Shape | None = None, dtype: DTypeLike | None = None, device: Device | str | None = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none.
 
@@ -473,22 +548,25 @@ def integers(
         raise ValueError(f"integers was given low={low} and high={high}; wanted low < high")
     wanted = element_type(dtype or np.int64)
     given = size if shape is None else shape
-    return _drawn("integers", () if given is None else given, False, lambda shape: tensor(
-        generator().integers(low, high, shape), wanted, device))
+    sizes = () if given is None else given
+    return _drawn("integers", sizes, False, generator, lambda shape: tensor(
+        _source().integers(low, high, shape), wanted, device))
 
 
-def permutation(n: int | Tensor, *, device: Device | str | None = None) -> Tensor:
+def permutation(
+    n: int | Tensor, *, device: Device | str | None = None, generator: Generator | None = None
+) -> Tensor:
     """The integers 0 to n - 1 in random order, int64; or the rows of a tensor, copied."""
     if isinstance(n, Tensor):
-        return n[permutation(n.shape[0], device=n.device)]
+        return n[permutation(n.shape[0], device=n.device, generator=generator)]
     count = index(n)
 
     def draw(lead: tuple[int, ...]) -> Tensor:
         rows = np.broadcast_to(np.arange(count), (*lead, count))
-        values = generator().permuted(rows, axis=-1) if lead else generator().permutation(count)
+        values = _source().permuted(rows, axis=-1) if lead else _source().permutation(count)
         return tensor(values, np.int64, device)
 
-    return _drawn("permutation", (), False, draw)
+    return _drawn("permutation", (), False, generator, draw)
 
 
 def shuffle(x: Tensor) -> None:
@@ -527,8 +605,8 @@ def choice(
 
     def draw(whole: tuple[int, ...]) -> Tensor:
         examples = math.prod(whole[:len(whole) - len(wanted)])
-        drawn = [generator().choice(count, wanted, replace, shares) for _ in range(examples)]
+        drawn = [_source().choice(count, wanted, replace, shares) for _ in range(examples)]
         return tensor(np.array(drawn).reshape(whole), np.int64, place)
 
-    found = _drawn("choice", wanted, False, draw)
+    found = _drawn("choice", wanted, False, None, draw)
     return found if rows is None else rows[found]

@@ -219,3 +219,38 @@ def test_within_vmap_each_example_draws_its_own():
             assert all(len(set(row)) == len(row) for row in found)
         same = gt.vmap(draw, randomness="same")(p).numpy()
         assert (same == same[0]).all()
+
+
+DRAWS = {
+    "randn": lambda g: gt.random.randn(2, 3, generator=g),
+    "rand": lambda g: gt.random.rand(5, generator=g),
+    "normal": lambda g: gt.random.normal(0.0, 2.0, (4,), generator=g),
+    "exponential": lambda g: gt.random.exponential((4,), generator=g),
+    "integers": lambda g: gt.random.integers(0, 100, (6,), generator=g),
+    "permutation": lambda g: gt.random.permutation(20, generator=g),
+    "bernoulli": lambda g: gt.random.bernoulli(gt.ones(30) / 2, generator=g),
+    "multinomial": lambda g: gt.random.multinomial(gt.ones(30), 5, generator=g),
+    "random_split": lambda g: gt.tensor(gt.data.random_split(
+        range(20), [0.5, 0.5], generator=g)[0].indices),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_generator_draws_what_the_process_draws_after_its_seed(name):
+    """And leaves the process's numbers as they are. Two draws differ."""
+    source = gt.Generator("cpu").manual_seed(5)
+    assert source.initial_seed() == 5
+    before = gt.random.get_state()
+    first, state, second = DRAWS[name](source), source.get_state(), DRAWS[name](source)
+    assert gt.random.get_state() == before
+    with gt.random.seeded(5):
+        assert DRAWS[name](None).tolist() == first.tolist() != second.tolist()
+    source.set_state(state)
+    assert DRAWS[name](source).tolist() == second.tolist()
+    with pytest.raises(TypeError, match="generator was given int; wanted a gt.Generator"):
+        DRAWS[name](3)
+
+
+def test_new_seeds_of_generators_differ():
+    source = gt.Generator()
+    assert source.seed() == source.initial_seed() != gt.Generator().initial_seed()

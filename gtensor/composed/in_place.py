@@ -79,13 +79,23 @@ def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     return public.assign("add", self, tensor1 / tensor2 * value)
 
 
-def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *,
+            generator: random.Generator | None = None) -> Tensor:
     """x[...] = gt.random.normal(x.shape, mean=mean, std=std)."""
     return fill_(self, random.normal(self.shape, mean=mean, std=std, dtype=self.dtype,
-                                     device=self.device))
+                                     device=self.device, generator=generator))
 
 
-def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0, *,
+             generator: random.Generator | None = None) -> Tensor:
     """x[...] = gt.random.uniform(x.shape, low=low, high=high)."""
     return fill_(self, random.uniform(self.shape, low=low, high=high, dtype=self.dtype,
-                                      device=self.device))
+                                      device=self.device, generator=generator))
+
+
+def bernoulli_(self: Tensor, p: Tensor | float = 0.5, *,
+               generator: random.Generator | None = None) -> Tensor:
+    """x[...] = gt.random.bernoulli(p, x.shape), or of a tensor of probabilities."""
+    shape = None if hasattr(p, "shape") else self.shape
+    device = None if hasattr(p, "shape") else self.device
+    return fill_(self, random.bernoulli(p, shape, device=device, generator=generator))

@@ -137,6 +137,11 @@ def cuda(self: Tensor, device: Device | str | int | None = None,
     return self.to(get_device(wanted))
 
 
+def pin_memory(self: Tensor) -> Tensor:
+    """The tensor itself: copies to a GPU pass through pinned memory of CuPy's."""
+    return self
+
+
 def _itemsize(self: Tensor) -> int:
     """The bytes of an element, `dtype.itemsize`."""
     return self.dtype.itemsize

@@ -34,14 +34,16 @@ Shape = int | Sequence[int]
 
 def tensor(
     data: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False
+    requires_grad: bool = False, *, pin_memory: bool = False,
 ) -> Tensor:
     """A tensor in new memory with the values of `data` (nested lists, array, tensor, number).
 
     Python floats become the default dtype (float32, see `set_default_dtype`), complex numbers
     complex64, integers int64, unless `dtype` says otherwise; arrays keep their dtype. Without
     `device`, a tensor's or CuPy array's own device, else the default one. Gradients flow through
-    the copy of a tensor, where PyTorch's `tensor` cuts; detach() it for a constant.
+    the copy of a tensor, where PyTorch's `tensor` cuts; detach() it for a constant. `pin_memory`,
+    here and in `empty`, `full`, `zeros` and `ones`, is PyTorch's and changes nothing: copies to a
+    GPU pass through pinned memory of CuPy's.
 
     Raises TypeError if `data` is not numeric, or for integers with `requires_grad`; GradientError
     for `requires_grad=True` with a tensor that already requires a gradient, and for a list with
@@ -113,7 +115,7 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
 
 def full(
     shape: Shape, fill_value: complex, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False,
+    requires_grad: bool = False, *, pin_memory: bool = False,
 ) -> Tensor:
     """A tensor of `shape` filled with a number (a Python one or a 0-d tensor).
 
@@ -129,17 +131,17 @@ def full(
 
 
 def empty(
-    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False
+    shape: Shape, *more: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:
     """An uninitialized tensor; of the default dtype (float32) unless dtype is given.
 
-    Raises TypeError for a dtype that is an integer: a shape is one argument.
+    `more`: further sizes, `empty(2, 3)` is `empty((2, 3))`; or dtype, device and requires_grad by
+    position.
     """
+    shape, dtype, device, requires_grad = _called(
+        shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
     sizes = _sizes(shape)
-    if isinstance(dtype, int):
-        raise TypeError(f"dtype {dtype} given; a shape is one argument, such as "
-                        f"({shape}, {dtype})")
     wanted = get_default_dtype() if dtype is None else element_type(dtype)
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
@@ -148,19 +150,23 @@ def empty(
 
 
 def zeros(
-    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False
+    shape: Shape, *more: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:
-    """A tensor of zeros; of the default dtype (float32) unless dtype is given."""
+    """A tensor of zeros; of the default dtype (float32) unless given. See `empty` for `more`."""
+    shape, dtype, device, requires_grad = _called(
+        shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
     wanted = dtype or get_default_dtype()
     return full(shape, 0, dtype=wanted, device=device, requires_grad=requires_grad)
 
 
 def ones(
-    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
-    requires_grad: bool = False
+    shape: Shape, *more: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:
-    """A tensor of ones; of the default dtype (float32) unless dtype is given."""
+    """A tensor of ones; of the default dtype (float32) unless given. See `empty` for `more`."""
+    shape, dtype, device, requires_grad = _called(
+        shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
     wanted = dtype or get_default_dtype()
     return full(shape, 1, dtype=wanted, device=device, requires_grad=requires_grad)
 
@@ -302,6 +308,16 @@ def _made(name: str, device: DeviceLike, function: Callable[[Any], Any]) -> Tens
     place = get_device(device)
     values = place.path(name, function)(place.xp)
     return tensor(values, device=place) if place.type == "cpu" else wrap(values, place)
+
+
+def _called(shape: Any, more: tuple[Any, ...], **named: Any) -> tuple[Any, ...]:
+    """The shape and the options of `f(2, 3)`, or of `f(shape, dtype, device, requires_grad)`."""
+    if more and isinstance(more[0], (int, np.integer)) and not isinstance(more[0], bool):
+        return (shape, *more), *named.values()
+    if len(more) > len(named):
+        raise TypeError(f"{len(more)} arguments given after the shape {shape}; wanted at most "
+                        f"{len(named)}: {', '.join(named)}")
+    return shape, *(named | dict(zip(named, more, strict=False))).values()
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:

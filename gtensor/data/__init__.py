@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gtensor.data.collate import default_collate
 from gtensor.data.datasets import (
     ArrayDataset,
+    ConcatDataset,
     Dataset,
     IterableDataset,
     Subset,
@@ -26,6 +27,6 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "ArrayDataset", "DataLoader", "Dataset", "IterableDataset", "Subset", "TensorDataset",
-    "default_collate", "memmap", "random_split",
+    "ArrayDataset", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "Subset",
+    "TensorDataset", "default_collate", "memmap", "random_split",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import floor, isclose, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from gtensor.backend import element_type, host_array
 from gtensor.creation.new_tensors import asarray, empty
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.random import generator
+from gtensor.random import Generator, drawing_from, generator
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -143,8 +143,37 @@ class Subset(Dataset):
         return f"Subset({len(self)} items of {type(self.dataset).__name__})"
 
 
+class ConcatDataset(Dataset):
+    """The items of several datasets, one after another.
+
+    Raises ValueError for none, TypeError for one that has no length.
+    """
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise ValueError("ConcatDataset was given no datasets; wanted at least one")
+        for dataset in self.datasets:
+            if not hasattr(dataset, "__len__"):
+                raise TypeError(f"ConcatDataset was given {type(dataset).__name__}, which has no "
+                                "length; wanted datasets with __len__ and __getitem__")
+        self.ends = np.cumsum([len(dataset) for dataset in self.datasets])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def __getitem__(self, index: int) -> Any:
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(f"item {index} asked of {len(self)} items")
+        number = int(np.searchsorted(self.ends, place, side="right"))
+        dataset = self.datasets[number]
+        return dataset[place - int(self.ends[number]) + len(dataset)]
+
+
 def random_split(
-    dataset: Any, lengths: Sequence[float], seed: int | None = None
+    dataset: Any, lengths: Sequence[float], seed: int | Generator | None = None, *,
+    generator: Generator | None = None,
 ) -> list[Subset]:
     """Disjoint random subsets of a dataset that cover it.
 
@@ -152,7 +181,8 @@ def random_split(
         dataset: an object with a length.
         lengths: the items of each subset, or its share of them; shares add up to 1. Items left by
             rounding down are added to the first subsets, as in PyTorch.
-        seed: of the shuffle; by default drawn from the generator that `gtensor.manual_seed` sets.
+        seed: of the shuffle; by default drawn from `generator`, which may also stand in its place,
+            else from the generator that `gtensor.manual_seed` sets.
 
     Raises ValueError for lengths that do not add up.
     """
@@ -165,7 +195,10 @@ def random_split(
     if sum(sizes) != total or min(sizes, default=0) < 0:
         raise ValueError(f"lengths {list(lengths)} given for {total} items; wanted lengths that "
                          "add up to it, or shares that add up to 1")
-    order = shuffled(total, draw_seed() if seed is None else seed, 0)
+    if seed is None or isinstance(seed, Generator):
+        with drawing_from(generator or seed):
+            seed = draw_seed()
+    order = shuffled(total, seed, 0)
     ends = np.cumsum(sizes)
     return [Subset(dataset, order[end - size:end]) for size, end in zip(sizes, ends, strict=True)]
 

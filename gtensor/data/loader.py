@@ -15,6 +15,8 @@ from gtensor.backend import Device, get_device
 from gtensor.data.collate import default_collate, emptied, to_device
 from gtensor.data.datasets import draw_seed, shuffled
 from gtensor.data.workers import WorkerTimeout, made_ahead
+from gtensor.ops.define.arguments import refuse_unsupported
+from gtensor.random import Generator, drawing_from
 from gtensor.system import ranges
 from gtensor.system.bus import BatchEvent, bus, tell
 from gtensor.system.documents import UNLOADED, Facts, is_number, told
@@ -54,15 +56,21 @@ class DataLoader(Generic[B]):
             release the GIL.
         collate_fn: makes a batch from a list of items; by default `gather`, else `default_collate`.
         drop_last: leave out a last batch that is smaller.
-        seed: of the shuffle; by default drawn once from the generator of `gtensor.manual_seed`.
+        seed: of the shuffle; by default drawn once from `generator`, or else from the generator of
+            `gtensor.manual_seed`.
         device: of the batches' tensors; by default the default device.
-        prefetch_factor: batches that wait at most, per worker.
+        prefetch_factor: batches that wait at most, per worker; 2 by default.
         timeout: seconds after which a batch that workers have not made is a RuntimeError; 0 waits
             for ever.
         shard: (rank, size): of each batch only this rank's part, contiguous, of as many items as
             the others' or one more. It has no items where the batch has fewer than ranks. Order,
             length and state are those of the whole batches, so they do not depend on the number of
             ranks; all ranks need the same seed.
+        generator: from which the seed is drawn.
+        pin_memory, pin_memory_device, persistent_workers, multiprocessing_context: PyTorch's, which
+            change nothing: the loader itself copies batches to the device, and its workers are
+            threads of this process, begun with each pass.
+        batch_sampler, worker_init_fn, in_order: PyTorch's, which must be None, None and True.
 
     `state_dict()` has the number of batches that this pass has returned, not those made ahead. A
     loader that loads it continues with the remaining ones; an iterable is iterated again up to
@@ -97,12 +105,23 @@ class DataLoader(Generic[B]):
     ) -> None: ...
 
     def __init__(
-        self, dataset: Any, batch_size: int = 1, shuffle: bool = False,
+        self, dataset: Any, batch_size: int = 1, shuffle: bool | None = False,
         sampler: Iterable[int] | None = None, *, num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None, drop_last: bool = False,
-        seed: int | None = None, device: Device | str | None = None, prefetch_factor: int = 2,
-        timeout: float = 0, shard: tuple[int, int] = (0, 1),
+        seed: int | None = None, device: Device | str | None = None,
+        prefetch_factor: int | None = None, timeout: float = 0, shard: tuple[int, int] = (0, 1),
+        generator: Generator | None = None, pin_memory: bool = False, pin_memory_device: str = "",
+        persistent_workers: bool = False, multiprocessing_context: object = None,
+        batch_sampler: None = None, worker_init_fn: None = None, in_order: bool = True,
     ) -> None:
+        if batch_sampler is not None:
+            raise ValueError("DataLoader was given a batch_sampler; wanted batch_size and a sampler"
+                             " of item numbers in their order")
+        if worker_init_fn is not None:
+            raise ValueError("DataLoader was given worker_init_fn; wanted None: its workers are "
+                             "threads of this process, whose state is set before the loop")
+        refuse_unsupported(True, "DataLoader", in_order=in_order)
+        prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         for name, value, least in (("batch_size", batch_size, 1), ("num_workers", num_workers, 0),
                                    ("prefetch_factor", prefetch_factor, 1),
                                    ("seed", 0 if seed is None else seed, 0)):
@@ -142,7 +161,8 @@ class DataLoader(Generic[B]):
         self.num_workers = num_workers
         self.collate_fn = collate_fn
         self.drop_last = bool(drop_last)
-        self.seed = draw_seed() if shuffle and seed is None else seed or 0
+        with drawing_from(generator):
+            self.seed = draw_seed() if shuffle and seed is None else seed or 0
         self.device = None if device is None else get_device(device)
         self.prefetch_factor = prefetch_factor
         self.timeout = timeout

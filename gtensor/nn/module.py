@@ -15,6 +15,7 @@ from gtensor.nn.parameter import Parameter
 from gtensor.ops.updates.clipping import total_norm
 from gtensor.system.documents import UNLOADED, Facts
 from gtensor.system.interrupts import undivided
+from gtensor.system.late_imports import foreign
 
 
 class Mismatch(NamedTuple):
@@ -90,7 +91,8 @@ class Module(Movable, Hooked):
                     return known["_parameters"][name]
                 if name in known["_buffers"]:
                     return known["_buffers"][name]
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            return foreign("gtensor.nn.Module", name, type(self).__name__,
+                           lambda: [n for n in dir(self) if n[0] != "_"])
 
     def __delattr__(self, name: str) -> None:
         for kind in ("_parameters", "_buffers", "_modules"):

@@ -223,6 +223,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "new_zeros": "gtensor.composed.tensor_methods:new_zeros",
         "numel": "gtensor.composed.tensor_methods:numel",
         "permute": "gtensor.composed.tensor_methods:permute",
+        "pin_memory": "gtensor.composed.tensor_methods:pin_memory",
         "reshape_as": "gtensor.composed.tensor_methods:view_as",
         "short": "gtensor.composed.tensor_methods:short", "t": "gtensor.composed.tensor_methods:t",
         "tile": "gtensor.composed.tensor_methods:tiled",
@@ -232,6 +233,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "view_as": "gtensor.composed.tensor_methods:view_as",
         "add_": "gtensor.composed.in_place:add_", "addcdiv_": "gtensor.composed.in_place:addcdiv_",
         "addcmul_": "gtensor.composed.in_place:addcmul_",
+        "bernoulli_": "gtensor.composed.in_place:bernoulli_",
         "bitwise_and_": "gtensor.composed.in_place:bitwise_and_",
         "bitwise_or_": "gtensor.composed.in_place:bitwise_or_",
         "bitwise_xor_": "gtensor.composed.in_place:bitwise_xor_",
@@ -249,18 +251,33 @@ ALIASES: dict[str, dict[str, str]] = {
         "zero_": "gtensor.composed.in_place:zero_",
     },
     "gtensor.random": {
+        "randint": "integers", "randperm": "permutation", "seed": "manual_seed",
+        "random": "uniform", "random_sample": "uniform", "ranf": "uniform", "sample": "uniform",
+        "standard_normal": "normal", "standard_exponential": "exponential",
+        "get_rng_state": "get_state", "set_rng_state": "set_state",
     },
     "gtensor.linalg": {
+        "LinAlgError": "numpy.linalg:LinAlgError", "inverse": "inv",
     },
     "gtensor.fft": {
     },
     "gtensor.nn": {
+        "NLLLoss2d": "NLLLoss", "modules": "gtensor.nn:",
     },
     "gtensor.nn.functional": {
+        "upsample": "interpolate", "swish": "silu", "hard_sigmoid": "hardsigmoid",
+        "hard_swish": "hardswish", "hard_silu": "hardswish", "hard_tanh": "hardtanh",
+        "log_sigmoid": "logsigmoid", "soft_sign": "softsign", "logsumexp": "gtensor:logsumexp",
     },
     "gtensor.nn.init": {
+        "constant": "constant_", "eye": "eye_", "kaiming_normal": "kaiming_normal_",
+        "kaiming_uniform": "kaiming_uniform_", "normal": "normal_", "orthogonal": "orthogonal_",
+        "uniform": "uniform_", "xavier_normal": "xavier_normal_",
+        "xavier_uniform": "xavier_uniform_",
     },
     "gtensor.nn.utils": {
+        "rnn": "gtensor.nn.utils:", "clip_grad": "gtensor.nn.utils:",
+        "convert_parameters": "gtensor.nn.utils:", "clip_grad_norm": "clip_grad_norm_",
     },
     "gtensor.optim": {
     },
@@ -269,6 +286,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "gtensor.data": {
     },
     "gtensor.func": {
+        "checkpoint": "gtensor.nn.utils:checkpoint", "remat": "gtensor.nn.utils:checkpoint",
     },
 }
 
@@ -384,9 +402,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "savez": 'gt.checkpoint.save_file({"x": x}, path), or np.savez(path, x=x.numpy())',
         "compile": "functions run as they are; gt.Graph captures a step on a GPU and replays it",
         "jit": "functions run as they are; gt.Graph captures a step on a GPU and replays it",
-        "Generator": (
-            "gt.manual_seed(0) sets the generator, with gt.random.seeded(0): draws from one of "
-            "its own; leave generator= out"),
         "seed": "gt.manual_seed(0)",
         "initial_seed": (
             "gt.manual_seed(0) sets the seed, gt.random.get_state() reads the generator's state"),
@@ -415,7 +430,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "version": "gt.__version__",
         "hub": "gt.checkpoint.load_into(model, path) reads weights that were downloaded",
         "multiprocessing": (
-            "gt.data.DataLoader(num_workers=) reads in processes; gt.distributed trains in them"),
+            "gt.data.DataLoader(num_workers=) reads in threads; gt.distributed trains in them"),
     },
     "gtensor.Tensor": {
         "sort": (
@@ -452,7 +467,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "resize_": "x = x.reshape(shape), or gt.empty(shape)",
         "set_": "x = other, or x[...] = other for its values",
         "swapaxes_": "x = x.swapaxes(i, j)",
-        "bernoulli_": "x[...] = gt.random.bernoulli(p, x.shape)",
         "exponential_": "x[...] = gt.random.exponential(x.shape)",
         "random_": "x[...] = gt.random.integers(low, high, x.shape)",
         "cumsum_": "x[...] = gt.cumulative_sum(x, axis=)",
@@ -490,7 +504,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "storage": "x.detach() shares the memory, x.nbytes is its size",
         "untyped_storage": "x.detach() shares the memory, x.nbytes is its size",
         "share_memory_": "gt.data.memmap(path) is memory that processes share",
-        "pin_memory": 'x.to("cuda") copies through pinned memory itself',
         "record_stream": "gt.memory.record_stream(x.array, stream)",
         "block_until_ready": "x.device.synchronize()",
         "is_sparse": "tensors are dense",
@@ -498,25 +511,351 @@ SENTENCES: dict[str, dict[str, str]] = {
         "register_backward_hook": "x.register_hook(hook), called with the gradient",
     },
     "gtensor.random": {
+        **dict.fromkeys((
+            "default_rng", "RandomState", "SeedSequence", "BitGenerator", "MT19937", "PCG64",
+            "PCG64DXSM", "Philox", "SFC64"), (
+                "gt.random.manual_seed(0) seeds the generator; with gt.random.seeded(0): draws "
+                "from another")),
+        **dict.fromkeys(("PRNGKey", "key", "split", "fold_in"),
+            "draws take no key: gt.random.manual_seed(0) seeds the generator once"),
+        "fork_rng": "with gt.random.seeded(seed): draws from a generator apart",
+        "initial_seed": "gt.random.get_state() is the generator's state",
+        "random_integers": "gt.random.integers(low, high + 1, shape)",
+        "bytes": "gt.random.generator().bytes(n)",
+        "categorical": "gt.random.multinomial(F.softmax(logits, -1), 1)",
+        "truncated_normal": "nn.init.trunc_normal_(gt.empty(shape))",
+        "rademacher": "2 * gt.random.bernoulli(0.5, shape) - 1",
+        "lognormal": "gt.exp(gt.random.normal(mean, std, shape))",
+        "multivariate_normal": (
+            "mean + gt.random.normal((count, n)) @ gt.linalg.cholesky(covariance).mT"),
+        "gumbel": "-gt.log(gt.random.exponential(shape))",
+        "thread_safe_generator": "gt.random.generator()",
+        **{name: f"gt.asarray(gt.random.generator().{name}(...)) draws with NumPy" for name in (
+            "beta", "binomial", "chisquare", "dirichlet", "f", "gamma", "geometric",
+            "hypergeometric", "laplace", "logistic", "logseries", "negative_binomial",
+            "noncentral_chisquare", "noncentral_f", "pareto", "poisson", "power", "rayleigh",
+            "standard_cauchy", "standard_gamma", "standard_t", "triangular", "vonmises", "wald",
+            "weibull", "zipf")},
     },
     "gtensor.linalg": {
+        "eig": (
+            "gt.linalg.eigh(x) if x is symmetric or Hermitian; else np.linalg.eig(x.numpy()), on "
+            "the CPU and without a gradient"),
+        "eigvals": (
+            "gt.linalg.eigvalsh(x) if x is symmetric or Hermitian; else "
+            "np.linalg.eigvals(x.numpy()), on the CPU and without a gradient"),
+        **dict.fromkeys(("expm", "matrix_exp"), (
+                "not there yet: of a symmetric x, w, v = gt.linalg.eigh(x) and (v * gt.exp(w)) @"
+                " v.mT; else scipy.linalg.expm(x.numpy()), without a gradient")),
+        "logm": (
+            "gt.asarray(scipy.linalg.logm(x.numpy())) computes it on the CPU, without a gradient"),
+        "sqrtm": (
+            "w, v = gt.linalg.eigh(x) and (v * gt.sqrt(w)) @ v.mT of a symmetric x; else "
+            "scipy.linalg.sqrtm(x.numpy())"),
+        "multi_dot": "a @ b @ c",
+        "dot": "a @ b",
+        "matvec": "(a @ x[..., None])[..., 0]",
+        "vecmat": "(x[..., None, :] @ a)[..., 0, :]",
+        "cholesky_ex": "gt.linalg.cholesky(x), which raises LinAlgError on the CPU",
+        "inv_ex": "gt.linalg.inv(x), which raises LinAlgError on the CPU",
+        "solve_ex": "gt.linalg.solve(a, b), which raises LinAlgError on the CPU",
+        **dict.fromkeys((
+            "lu", "lu_factor", "lu_factor_ex", "lu_solve", "ldl_factor", "ldl_factor_ex",
+            "ldl_solve"), (
+                "gt.linalg.solve(a, b) for systems, gt.linalg.det(a) for determinants; "
+                "scipy.linalg.lu(a.numpy()) has the factors")),
+        "cho_factor": "gt.linalg.cholesky(a), then two gt.linalg.solve_triangular",
+        "cho_solve": (
+            "gt.linalg.solve_triangular(l.mT, gt.linalg.solve_triangular(l, b, upper=False))"),
+        "householder_product": "gt.linalg.qr(x) gives the orthogonal factor itself",
+        "tensorinv": "gt.linalg.inv of x reshaped to a square matrix",
+        "tensorsolve": "gt.linalg.solve of a reshaped to a square matrix",
+        "vander": "x[:, None] ** gt.arange(n)",
+        "null_space": "gt.linalg.svd(x).Vh[rank:].mT",
+        "orth": "gt.linalg.svd(x).U[:, :rank]",
+        "block_diag": (
+            "gt.asarray(scipy.linalg.block_diag(...)) computes it on the CPU, without a gradient"),
+        "toeplitz": "c[abs(gt.arange(n)[:, None] - gt.arange(n))] of a symmetric one",
+        "logdet": "gt.linalg.slogdet(x).logabsdet",
+        "schur": "scipy.linalg.schur(x.numpy()) computes it on the CPU, without a gradient",
     },
     "gtensor.fft": {
+        "dct": "scipy.fft.dct(x.numpy()) computes it on the CPU, without a gradient",
+        "idct": "scipy.fft.idct(x.numpy()) computes it on the CPU, without a gradient",
+        "dst": "scipy.fft.dst(x.numpy()) computes it on the CPU, without a gradient",
+        "idst": "scipy.fft.idst(x.numpy()) computes it on the CPU, without a gradient",
+        "dctn": "scipy.fft.dctn(x.numpy()) computes it on the CPU, without a gradient",
+        "idctn": "scipy.fft.idctn(x.numpy()) computes it on the CPU, without a gradient",
+        "dstn": "scipy.fft.dstn(x.numpy()) computes it on the CPU, without a gradient",
+        "idstn": "scipy.fft.idstn(x.numpy()) computes it on the CPU, without a gradient",
+        **dict.fromkeys(("hfft2", "hfftn"),
+            'gt.fft.irfftn(x.conj(), norm="forward"), with s= the sizes'),
+        **dict.fromkeys(("ihfft2", "ihfftn"), 'gt.fft.rfftn(x, norm="forward").conj()'),
+        "next_fast_len": "any length is transformed; scipy.fft.next_fast_len(n) finds a fast one",
     },
     "gtensor.nn": {
+        "Conv3d": (
+            "there are no convolutions of volumes yet; nn.Conv2d on x.swapaxes(1, 2).reshape((N *"
+            " D, C, H, W)) takes each slice"),
+        "ConvTranspose3d": (
+            "there are no convolutions of volumes yet; nn.ConvTranspose2d on x.swapaxes(1, "
+            "2).reshape((N * D, C, H, W)) takes each slice"),
+        "MaxPool3d": (
+            "there are no pools of volumes yet; nn.MaxPool2d on x.swapaxes(1, 2).reshape((N * D, "
+            "C, H, W)) takes each slice"),
+        "AvgPool3d": (
+            "there are no pools of volumes yet; nn.AvgPool2d on x.swapaxes(1, 2).reshape((N * D, "
+            "C, H, W)) takes each slice"),
+        "AdaptiveAvgPool3d": (
+            "x.mean(axis=(2, 3, 4), keepdims=True) for one value; there are no pools of volumes "
+            "yet"),
+        "AdaptiveMaxPool3d": (
+            "gt.max(x, axis=(2, 3, 4), keepdims=True) for one value; there are no pools of "
+            "volumes yet"),
+        "AdaptiveMaxPool1d": "nn.AdaptiveMaxPool2d((1, size)) on x[:, :, None], then [:, :, 0]",
+        "LazyLinear": "nn.Linear(...) with the number of inputs written out",
+        "LazyConv1d": "nn.Conv1d(...) with the number of inputs written out",
+        "LazyConv2d": "nn.Conv2d(...) with the number of inputs written out",
+        "LazyConvTranspose1d": "nn.ConvTranspose1d(...) with the number of inputs written out",
+        "LazyConvTranspose2d": "nn.ConvTranspose2d(...) with the number of inputs written out",
+        "LazyBatchNorm1d": "nn.BatchNorm1d(...) with the number of inputs written out",
+        "LazyBatchNorm2d": "nn.BatchNorm2d(...) with the number of inputs written out",
+        "LazyBatchNorm3d": "nn.BatchNorm3d(...) with the number of inputs written out",
+        "LazyInstanceNorm1d": "nn.InstanceNorm1d(...) with the number of inputs written out",
+        "LazyInstanceNorm2d": "nn.InstanceNorm2d(...) with the number of inputs written out",
+        "LazyInstanceNorm3d": "nn.InstanceNorm3d(...) with the number of inputs written out",
+        "UninitializedParameter": "nn.Parameter(gt.empty(shape)), with the shape written out",
+        "Buffer": "self.register_buffer(name, tensor)",
+        "CTCLoss": (
+            "there is no CTC loss yet; gt.logsumexp over alignments, step by step, writes one"),
+        "Transformer": (
+            "nn.TransformerEncoder is there; a decoder is nn.MultiheadAttention twice, "
+            "nn.LayerNorm and nn.Linear in a Module of your own"),
+        "TransformerDecoder": (
+            "nn.ModuleList of decoder layers of your own: nn.MultiheadAttention twice, "
+            "nn.LayerNorm and nn.Linear"),
+        "TransformerDecoderLayer": (
+            "nn.MultiheadAttention twice, nn.LayerNorm and nn.Linear in a Module of your own"),
+        "EmbeddingBag": "nn.Embedding(n, d)(indices).mean(axis=-2), or .sum(axis=-2)",
+        "Bilinear": (
+            'gt.einsum("...i,oij,...j->...o", x1, weight, x2) + bias in a Module of your own'),
+        "SyncBatchNorm": "gt.distributed.convert_sync(net, comm) turns nn.BatchNorm2d into one",
+        **dict.fromkeys(("DataParallel", "parallel"),
+            "gt.distributed.DataParallel(net, comm), a process for each GPU"),
+        "AlphaDropout": (
+            "nn.Dropout(p); the one that keeps the mean and variance of SELU is not there"),
+        "FeatureAlphaDropout": (
+            "nn.Dropout2d(p); the one that keeps the mean and variance of SELU is not there"),
+        "RReLU": "nn.LeakyReLU(slope), or nn.PReLU()",
+        "Softmax2d": "nn.Softmax(dim=-3)",
+        "LocalResponseNorm": (
+            "nn.GroupNorm(groups, channels), or x / (k + alpha * F.avg_pool2d over channels of x "
+            "* x) ** beta"),
+        "CrossMapLRN2d": "nn.GroupNorm(groups, channels)",
+        "AdaptiveLogSoftmaxWithLoss": "nn.CrossEntropyLoss()(linear(x), target), of all classes",
+        "MaxUnpool1d": "nn.Upsample or nn.ConvTranspose1d; pools give no indices",
+        "MaxUnpool2d": "nn.Upsample or nn.ConvTranspose2d; pools give no indices",
+        "FractionalMaxPool2d": "nn.AdaptiveMaxPool2d(size)",
+        "LPPool1d": "(nn.AvgPool1d(k)(x ** p) * k) ** (1 / p)",
+        "LPPool2d": "(nn.AvgPool2d(k)(x ** p) * k * k) ** (1 / p)",
+        "MultiLabelSoftMarginLoss": "nn.BCEWithLogitsLoss()",
+        "MultiLabelMarginLoss": "nn.BCEWithLogitsLoss() for several labels of an example",
+        "MultiMarginLoss": (
+            "nn.CrossEntropyLoss(), or F.relu(margin - x[rows, target][:, None] + x) summed over "
+            "the other classes"),
+        "TripletMarginWithDistanceLoss": "F.relu(margin + distance(a, p) - distance(a, n)).mean()",
+        "UpsamplingNearest2d": "nn.Upsample(scale_factor=2)",
+        "UpsamplingBilinear2d": 'nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)',
+        "RNNBase": "nn.RNN, nn.LSTM or nn.GRU",
+        "LinearCrossEntropyLoss": "nn.CrossEntropyLoss()(linear(x), target)",
+        "grad": "gt.grad(loss, [x]); nn.init and nn.utils are there",
+        **dict.fromkeys(("quantized", "qat", "quantizable", "intrinsic"),
+            "there is no quantization; gt.autocast() computes in half types"),
+        "Dense": "nn.Linear(in_features, out_features)",
+    },
+    "gtensor.nn.Module": {
+        **dict.fromkeys((
+            "register_backward_hook", "register_full_backward_hook",
+            "register_full_backward_pre_hook"), (
+                "module.register_forward_hook(hook), in which output.register_hook(f) calls f "
+                "with the gradient")),
+        "type": "module.to(dtype)",
+        "share_memory": "a module belongs to its process; gt.distributed trains in several",
+        "compile": "modules run as they are; gt.Graph captures a step on a GPU and replays it",
+        "to_empty": "module.to(device)",
+        "set_submodule": "setattr(module.get_submodule(parent), name, new)",
+        **dict.fromkeys(("get_extra_state", "set_extra_state"),
+            "module.register_buffer(name, tensor) is in the state"),
+        **dict.fromkeys((
+            "register_load_state_dict_post_hook", "register_load_state_dict_pre_hook"),
+            "net.load_state_dict({**state, ...}) with the keys renamed before"),
+        **dict.fromkeys(("register_state_dict_post_hook", "register_state_dict_pre_hook"),
+            "{name: f(value) for name, value in net.state_dict().items()}"),
     },
     "gtensor.nn.functional": {
+        "conv3d": (
+            "there are no convolutions of volumes yet; F.conv2d on x.swapaxes(1, 2).reshape((N * "
+            "D, C, H, W)) takes each slice"),
+        "conv_transpose3d": (
+            "there are no convolutions of volumes yet; F.conv_transpose2d on x.swapaxes(1, "
+            "2).reshape((N * D, C, H, W)) takes each slice"),
+        "max_pool3d": (
+            "there are no pools of volumes yet; F.max_pool2d on x.swapaxes(1, 2).reshape((N * D, "
+            "C, H, W)) takes each slice"),
+        "avg_pool3d": (
+            "there are no pools of volumes yet; F.avg_pool2d on x.swapaxes(1, 2).reshape((N * D, "
+            "C, H, W)) takes each slice"),
+        "adaptive_avg_pool3d": (
+            "x.mean(axis=(2, 3, 4), keepdims=True) for one value; there are no pools of volumes "
+            "yet"),
+        "adaptive_max_pool3d": (
+            "gt.max(x, axis=(2, 3, 4), keepdims=True) for one value; there are no pools of "
+            "volumes yet"),
+        "adaptive_max_pool1d": "F.adaptive_max_pool2d(x[:, :, None], (1, size))[:, :, 0]",
+        "grid_sample": (
+            "not there yet: F.interpolate resizes, and x[:, :, rows, columns] with integer index "
+            "tensors takes pixels anywhere; four of them, weighted, are bilinear"),
+        "affine_grid": (
+            "not there yet: gt.meshgrid(gt.linspace(-1, 1, h), gt.linspace(-1, 1, w), "
+            'indexing="ij") makes the grid, a product with theta moves it'),
+        "ctc_loss": (
+            "there is no CTC loss yet; gt.logsumexp over alignments, step by step, writes one"),
+        "embedding_bag": "F.embedding(indices, weight).mean(axis=-2), or .sum(axis=-2)",
+        "bilinear": 'gt.einsum("...i,oij,...j->...o", x1, weight, x2) + bias',
+        "local_response_norm": (
+            "F.group_norm(x, groups), or x / (k + alpha * mean of x * x over channels nearby) ** "
+            "beta"),
+        "alpha_dropout": "F.dropout(x, p)",
+        "feature_alpha_dropout": "F.dropout2d(x, p)",
+        "rrelu": "F.leaky_relu(x, slope), or F.prelu(x, weight)",
+        "rrelu_": "F.leaky_relu_(x, slope)",
+        "max_unpool1d": "F.interpolate, or F.conv_transpose1d; pools give no indices",
+        "max_unpool2d": "F.interpolate, or F.conv_transpose2d; pools give no indices",
+        "max_pool1d_with_indices": "F.max_pool1d gives the values; pools give no indices",
+        "max_pool2d_with_indices": "F.max_pool2d gives the values; pools give no indices",
+        "adaptive_max_pool2d_with_indices": (
+            "F.adaptive_max_pool2d gives the values; pools give no indices"),
+        "fractional_max_pool2d": "F.adaptive_max_pool2d(x, size)",
+        "lp_pool1d": "(F.avg_pool1d(x ** p, k) * k) ** (1 / p)",
+        "lp_pool2d": "(F.avg_pool2d(x ** p, k) * k * k) ** (1 / p)",
+        "multi_margin_loss": (
+            "F.cross_entropy(x, target), or F.relu(margin - x[rows, target][:, None] + x) summed "
+            "over the other classes"),
+        "multilabel_margin_loss": (
+            "F.binary_cross_entropy_with_logits(x, target) for several labels of an example"),
+        "multilabel_soft_margin_loss": "F.binary_cross_entropy_with_logits(x, target)",
+        "triplet_margin_with_distance_loss": (
+            "F.relu(margin + distance(a, p) - distance(a, n)).mean()"),
+        "pdist": "gt.linalg.norm(x[:, None] - x, axis=-1) has all distances",
+        "multi_head_attention_forward": (
+            "nn.MultiheadAttention(width, heads), or F.scaled_dot_product_attention(q, k, v)"),
+        "dot_product_attention": (
+            "F.scaled_dot_product_attention(q, k, v), whose heads come before the positions"),
+        "upsample_nearest": "F.interpolate(x, scale_factor=2)",
+        "upsample_bilinear": (
+            'F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=True)'),
+        "linear_cross_entropy": "F.cross_entropy(F.linear(x, weight), target)",
+        "standardize": "F.layer_norm(x, x.shape[-1:])",
+        "grad": "gt.grad(loss, [x])",
     },
     "gtensor.nn.init": {
+        **dict.fromkeys(("dirac", "dirac_"), "w[...] = 0, then w[:, :, middle] = gt.eye(channels)"),
+        **dict.fromkeys(("sparse", "sparse_"), (
+                "nn.init.normal_(w, 0, std), then w[...] = w * gt.random.bernoulli(1 - sparsity,"
+                " w.shape) under gt.no_grad()")),
+        "he_normal": 'nn.init.kaiming_normal_(w, nonlinearity="relu")',
+        "he_uniform": 'nn.init.kaiming_uniform_(w, nonlinearity="relu")',
+        "glorot_normal": "nn.init.xavier_normal_(w)",
+        "glorot_uniform": "nn.init.xavier_uniform_(w)",
+        "lecun_normal": 'nn.init.kaiming_normal_(w, nonlinearity="linear")',
+        "lecun_uniform": 'nn.init.kaiming_uniform_(w, nonlinearity="linear")',
+        "truncated_normal": "nn.init.trunc_normal_(w)",
+        "zeros": "nn.init.zeros_(w)",
+        "ones": "nn.init.ones_(w)",
     },
     "gtensor.nn.utils": {
+        **dict.fromkeys(("pack_padded_sequence", "pack_sequence", "PackedSequence"), (
+                "LSTM, GRU and RNN take padded batches, of nn.utils.pad_sequence; "
+                "outputs[lengths - 1, gt.arange(n)] are the last ones of (T, N, C)")),
+        "pad_packed_sequence": "outputs of LSTM, GRU and RNN are padded batches already",
+        **dict.fromkeys(("unpad_sequence", "unpack_sequence"),
+            "[x[:n, i] for i, n in enumerate(lengths)]"),
+        "invert_permutation": "gt.argsort(permutation)",
+        "get_total_norm": (
+            'nn.utils.clip_grad_norm_(parameters, float("inf")) gives the norm and changes '
+            "nothing"),
+        "clip_grads_with_norm_": "nn.utils.clip_grad_norm_(parameters, max_norm)",
+        **dict.fromkeys(("spectral_norm", "remove_spectral_norm"), (
+                "nn.utils.weight_norm is there; a spectral norm is not: weight / "
+                "gt.linalg.svdvals(weight)[0] in a forward of your own")),
+        **dict.fromkeys(("parametrize", "parametrizations"), (
+                "nn.utils.weight_norm(module), or a property of your own that computes the "
+                "weight")),
+        "prune": "module.weight[mask] = 0 under gt.no_grad()",
+        "stateless": "gt.func.functional_call(module, state, args)",
+        "skip_init": "the module itself: its initial values cost little",
+        **dict.fromkeys((
+            "fuse_conv_bn_eval", "fuse_conv_bn_weights", "fuse_linear_bn_eval",
+            "fuse_linear_bn_weights"),
+            "net.eval() normalizes by fixed numbers; nothing is fused before"),
     },
     "gtensor.optim": {
+        "LBFGS": (
+            'not there yet: scipy.optimize.minimize(f, x0, jac=True, method="L-BFGS-B") with '
+            "gradients of gt.value_and_grad, see docs/tutorials/scipy_and_sklearn.md"),
+        "NAdam": "gt.optim.AdamW(parameters); NAdam is not there",
+        "RAdam": "gt.optim.AdamW(parameters); RAdam is not there",
+        "Adamax": "gt.optim.AdamW(parameters); Adamax is not there",
+        "Adafactor": "gt.optim.AdamW(parameters); Adafactor is not there",
+        "Muon": "gt.optim.AdamW(parameters); Muon is not there",
+        "Adadelta": "gt.optim.AdamW(parameters); Adadelta is not there",
+        "ASGD": "gt.optim.SGD(parameters), averaged by gt.optim.EMA",
+        "Rprop": "gt.optim.RMSprop(parameters), or Lion, which follows the sign",
+        "SparseAdam": "gt.optim.Adam(parameters): gradients are dense",
+        "swa_utils": "gt.optim.EMA(net) averages weights",
+        "apply_updates": "optimizer.step()",
     },
     "gtensor.optim.lr_scheduler": {
+        "MultiplicativeLR": (
+            "LambdaLR(optimizer, lambda step: factor ** step), the product of the factors so far"),
+        "ChainedScheduler": (
+            "LambdaLR(optimizer, lambda step: f(step) * g(step)); SequentialLR runs one after "
+            "another"),
+        "CyclicLR": (
+            "OneCycleLR(optimizer, max_lr, total_steps) for one cycle, LambdaLR(optimizer, f) for"
+            " more"),
     },
     "gtensor.data": {
+        "RandomSampler": "DataLoader(data, shuffle=True)",
+        "SequentialSampler": "DataLoader(data): the order is that of the dataset",
+        "SubsetRandomSampler": "DataLoader(Subset(data, indices), shuffle=True)",
+        "BatchSampler": "DataLoader(data, batch_size, sampler=sampler, drop_last=drop_last)",
+        "Sampler": (
+            "any object with __iter__ over item numbers is a sampler: DataLoader(data, "
+            "sampler=it)"),
+        "WeightedRandomSampler": (
+            "DataLoader(data, sampler=gt.random.multinomial(weights, count, True).tolist())"),
+        "DistributedSampler": "DataLoader(data, shard=(comm.rank, comm.size), seed=0)",
+        "StackDataset": "ArrayDataset(a, b) gives tuples of items",
+        "ChainDataset": "an IterableDataset whose __iter__ is that of itertools.chain(a, b)",
+        "get_worker_info": (
+            "workers are threads that share the dataset: nothing is to be split between them"),
+        "default_convert": "gt.asarray(item)",
+        "IterDataPipe": "IterableDataset, or any iterable that can be begun again",
+        "MapDataPipe": "Dataset: __len__ and __getitem__",
     },
     "gtensor.func": {
+        "grad_and_value": "gt.value_and_grad(f), whose results are the other way round",
+        "vhp": "gt.hvp, as Hessians are symmetric",
+        "stack_module_state": (
+            "{name: gt.stack(tensors) for each name of the state dicts}, then gt.vmap of "
+            "gt.functional_call"),
+        "functionalize": "functions run as they are",
+        "debug_unwrap": "a tensor within a transform has no values to see",
+        "replace_all_batch_norm_modules_": "net.eval(), or nn.GroupNorm for nn.BatchNorm2d",
+        "make_functional": "gt.functional_call(net, dict(net.named_parameters()), x)",
+        "jit": "functions run as they are; gt.Graph captures a step on a GPU and replays it",
+        "vectorize": "gt.vmap(f)",
+        "rearrange": "x.permute_dims(axes) and x.reshape(shape)",
     },
 }

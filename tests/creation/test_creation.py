@@ -115,7 +115,9 @@ def test_a_gradient_is_not_cut_by_making_a_tensor_of_values(call):
 
 @pytest.mark.parametrize("call, message", [
     (lambda: gt.zeros((2.5,)), r"shape \(2.5,\) given; wanted a whole number, or a tuple"),
-    (lambda: gt.zeros(2, 3), r"dtype 3 given; a shape is one argument, such as \(2, 3\)"),
+    (lambda: gt.zeros((2, 3), 4), r"shape \(\(2, 3\), 4\) given; wanted a whole number"),
+    (lambda: gt.ones(2, 3, gt.float32), r"shape \(2, 3, .*\) given; wanted a whole number"),
+    (lambda: gt.empty(2, "int8", None, False, 1), "4 arguments given after the shape 2; wanted at"),
     (lambda: gt.ones(2).to("gpu"), "to.. was given 'gpu'; wanted a device such as 'cpu'"),
     (lambda: gt.grad(lambda a: a.sum(), argnum=(0, 1)), "grad.. of a function was given argnum;"),
     (lambda: gt.ones(1, requires_grad=True).register_hook(3), "a hook was given as int"),
@@ -305,3 +307,19 @@ def test_a_negative_zero_keeps_its_sign_on_cuda(dtype):
         values = given.numpy()
         part = (values.imag if values.dtype.kind == "c" else values).astype(float)
         assert (np.signbit(part) == (values == 0)).all() and (values == 0).any()
+
+
+def test_pinned_memory_is_asked_for_without_effect():
+    for made in (gt.tensor([0.0, 0.0], pin_memory=True), gt.full(2, 0.0, pin_memory=True),
+                 gt.zeros(2, pin_memory=True), gt.ones(2, pin_memory=True) - 1.0):
+        assert made.tolist() == [0.0, 0.0]
+    assert gt.empty((2, 3), pin_memory=True).shape == (2, 3)
+
+
+def test_sizes_may_be_arguments_of_their_own():
+    """As PyTorch's; after a shape in one argument come dtype, device and requires_grad."""
+    for made in (gt.empty, gt.zeros, gt.ones):
+        assert made(2, 3).shape == made((2, 3)).shape == made([2, 3], "int8").shape == (2, 3)
+        assert made(2, 3, dtype=gt.int64).dtype == made(2, gt.int64).dtype == gt.int64
+        assert made(4, gt.float64, "cpu", True).requires_grad
+        assert made(2, np.int64(1), 0, requires_grad=True).shape == (2, 1, 0)

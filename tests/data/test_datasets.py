@@ -206,3 +206,19 @@ def test_datasets_tell_what_they_hold_by_their_own_name():
     assert isinstance(pair, data.ArrayDataset)
     with pytest.raises(ValueError, match=r"TensorDataset was given arrays of shapes"):
         data.TensorDataset(np.ones(4), np.ones(3))
+
+
+def test_datasets_one_after_another_are_pytorchs():
+    parts = [list("abc"), [], list("de"), data.TensorDataset(gt.arange(2))]
+    mine, theirs = data.ConcatDataset(parts), torch.utils.data.ConcatDataset(parts)
+    assert len(mine) == len(theirs) == 7
+    assert [mine[i] for i in range(-7, 7)] == [theirs[i] for i in range(-7, 7)]
+    for index in (7, -8):
+        with pytest.raises(IndexError, match=f"item {index} asked of 7 items"):
+            mine[index]
+    whole = data.ConcatDataset([data.ArrayDataset(np.arange(3)), data.ArrayDataset(np.arange(2))])
+    assert [batch[0].tolist() for batch in data.DataLoader(whole, 2)] == [[0, 1], [2, 0], [1]]
+    with pytest.raises(ValueError, match="given no datasets"):
+        data.ConcatDataset([])
+    with pytest.raises(TypeError, match="given generator, which has no length"):
+        data.ConcatDataset([(i for i in range(3))])

@@ -511,3 +511,24 @@ def test_a_state_is_that_of_any_number_of_ranks():
 def test_a_shard_that_cannot_be_is_refused(shard):
     with pytest.raises(ValueError, match="wanted \\(rank, size\\) with a rank from 0"):
         DataLoader(range(3), shard=shard)
+
+
+def test_arguments_of_pytorchs_loader_are_taken_or_answered():
+    data = ArrayDataset(np.arange(COUNT))
+
+    def order(**options):
+        return [batch[0].tolist() for batch in DataLoader(data, 5, shuffle=True, **options)]
+
+    plain = order(seed=3)
+    assert order(seed=3, pin_memory=True, pin_memory_device="cuda", persistent_workers=True,
+                 multiprocessing_context="fork", prefetch_factor=None, num_workers=2,
+                 batch_sampler=None, worker_init_fn=None, in_order=True) == plain
+    drawn = [order(generator=gt.random.Generator().manual_seed(n)) for n in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert [b[0].tolist() for b in DataLoader(data, COUNT, shuffle=None)] == [list(range(COUNT))]
+    for options, sentence in (
+            ({"batch_sampler": [[0, 1]]}, "wanted batch_size and a sampler"),
+            ({"worker_init_fn": print}, "worker_init_fn; wanted None: its workers are threads"),
+            ({"in_order": False}, "in_order=False; wanted True")):
+        with pytest.raises(ValueError, match=sentence):
+            DataLoader(data, **options)

@@ -18,7 +18,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {  # arguments, arrays of x's shape among t
     "lerp_": (np.ones((2, 3)), 0.25), "addcmul_": (np.ones((2, 3)), np.full((2, 3), 2.0)),
     "addcdiv_": (np.ones((2, 3)), np.full((2, 3), 2.0)),
     "bitwise_and_": (), "bitwise_or_": (), "bitwise_xor_": (),
-    "normal_": (0.0, 1.0), "uniform_": (0.0, 1.0),
+    "normal_": (0.0, 1.0), "uniform_": (0.0, 1.0), "bernoulli_": (0.5,),
 }
 NUMBERS = [n for n in OTHERS if n[0] != "b" and n not in ("normal_", "uniform_")]
 
@@ -74,6 +74,11 @@ def test_bits_are_combined_and_draws_are_written() -> None:
     y = gt.zeros((100,), dtype="float64")
     assert y.normal_(2, 0.5) is y and 1.5 < y.mean().item() < 2.5
     assert y.uniform_(3, 4) is y and 3 <= y.min().item() <= y.max().item() < 4
+    source = gt.Generator().manual_seed(0)
+    assert y.bernoulli_(0.25, generator=source) is y and 5 <= y.sum().item() <= 45
+    assert gt.ones(2).bernoulli_(gt.tensor([1.0, 0.0])).tolist() == [1, 0]
+    assert gt.zeros(2, 2).normal_(generator=gt.Generator().manual_seed(1)).tolist() == (
+        gt.random.randn(2, 2, generator=gt.Generator().manual_seed(1)).tolist())
     assert gt.ones(2).add_(gt.ones(2), alpha=3).sub_(1, alpha=2).tolist() == [2, 2]
     assert gt.ones(2, dtype="int8").copy_(gt.tensor([1.5, 2.5])).tolist() == [1, 2]
 
