@@ -9,6 +9,8 @@ are transformed in float32: a spectrum is complex64, and what comes back from on
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gtensor.ops.fft.bins import fftfreq, fftshift, ifftshift, rfftfreq
 from gtensor.ops.fft.transforms import (
     fft,
@@ -22,6 +24,10 @@ from gtensor.ops.fft.transforms import (
     rfft,
     rfftn,
 )
+from gtensor.system.late_imports import late as _late
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",

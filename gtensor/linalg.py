@@ -11,6 +11,8 @@ not finite. Half types are computed in float32.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gtensor.ops.arrange.shape import matrix_transpose
 from gtensor.ops.linalg.contractions import cross, outer, tensordot, vecdot
 from gtensor.ops.linalg.decompositions import cholesky, eigh, eigvalsh, qr
@@ -18,6 +20,10 @@ from gtensor.ops.linalg.gemm import gemm_into, matmul
 from gtensor.ops.linalg.norms import diagonal, matrix_norm, trace, vector_norm
 from gtensor.ops.linalg.singular_values import svd, svdvals
 from gtensor.ops.linalg.solving import det, inv, matrix_power, matrix_rank, pinv, slogdet, solve
+from gtensor.system.late_imports import late as _late
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "gemm_into", "inv", "matmul",

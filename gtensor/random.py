@@ -12,23 +12,30 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
 from gtensor.backend import Device, element_type
-from gtensor.creation.new_tensors import DEFAULT_FLOAT, tensor
+from gtensor.creation.new_tensors import DEFAULT_FLOAT, asarray, tensor
+from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.namespaces import public
 from gtensor.engine.handle.tensor import Tensor, is_floating
-from gtensor.engine.tape.levels import vectorizing
+from gtensor.engine.tape.levels import Traced, vectorizing
 from gtensor.execution.graphs import around_captures
 from gtensor.system.fork_safety import free_at_forks
+from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
 
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
+
 __all__ = [
-    "generator", "get_state", "integers", "jump", "manual_seed", "normal", "permutation", "seeded",
-    "set_state", "uniform",
+    "bernoulli", "choice", "exponential", "generator", "get_state", "integers", "jump",
+    "manual_seed", "multinomial", "normal", "permutation", "rand", "randn", "seeded", "set_state",
+    "shuffle", "uniform",
 ]
 
 Shape = int | Sequence[int]
@@ -193,15 +200,39 @@ def _plain(value: object) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+@overload
 def normal(
     shape: Shape, *, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor: ...
+
+
+@overload
+def normal(
+    mean: float = 0.0, std: float = 1.0, /, *, size: Shape, dtype: DTypeLike | None = None,
+    device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor: ...
+
+
+@overload
+def normal(
+    mean: float, std: float, size: Shape, /, *, dtype: DTypeLike | None = None,
+    device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor: ...
+
+
+def normal(
+    *given: Any, shape: Shape | None = None, size: Shape | None = None, mean: float = 0.0,
+    std: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Normally distributed values; float32 unless another floating dtype is given.
 
-    The shape is one argument: `normal((2, 3))` is PyTorch's `randn(2, 3)`. Raises ValueError for a
+    The shape is one argument: `normal((2, 3))` is `randn(2, 3)`; `normal(mean, std, (2, 3))` is
+    NumPy's and PyTorch's order, and `size=` their name of the shape. Raises ValueError for a
     negative std.
     """
+    shape, mean, std = _arguments("normal", given, shape, size, mean=mean, std=std)
     wanted = _floating("normal", dtype)
     if not std >= 0:
         raise ValueError(f"normal was given std={std}; wanted 0 or more")
@@ -209,20 +240,196 @@ def normal(
         generator().standard_normal(shape) * std + mean, wanted, device))
 
 
+@overload
 def uniform(
     shape: Shape, *, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor: ...
+
+
+@overload
+def uniform(
+    low: float = 0.0, high: float = 1.0, /, *, size: Shape, dtype: DTypeLike | None = None,
+    device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor: ...
+
+
+@overload
+def uniform(
+    low: float, high: float, size: Shape, /, *, dtype: DTypeLike | None = None,
+    device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor: ...
+
+
+def uniform(
+    *given: Any, shape: Shape | None = None, size: Shape | None = None, low: float = 0.0,
+    high: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Values uniform in [low, high); float32 unless another floating dtype is given.
 
-    The shape is one argument: `uniform((2, 3))` is PyTorch's `rand(2, 3)`. Raises ValueError for
-    bounds that are not finite or fall.
+    The shape is one argument: `uniform((2, 3))` is `rand(2, 3)`; `uniform(low, high, (2, 3))` is
+    NumPy's order, and `size=` its name of the shape. Raises ValueError for bounds that are not
+    finite or fall.
     """
+    shape, low, high = _arguments("uniform", given, shape, size, low=low, high=high)
     wanted = _floating("uniform", dtype)
     if not 0 <= high - low < math.inf:
         raise ValueError(f"uniform was given low={low} and high={high}; wanted finite low <= high")
     return _drawn("uniform", shape, requires_grad, lambda shape: tensor(
         generator().uniform(low, high, shape), wanted, device))
+
+
+@overload
+def exponential(
+    shape: Shape, *, scale: float = 1.0, dtype: DTypeLike | None = None,
+    device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor: ...
+
+
+@overload
+def exponential(
+    scale: float = 1.0, /, *, size: Shape, dtype: DTypeLike | None = None,
+    device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor: ...
+
+
+@overload
+def exponential(
+    scale: float, size: Shape, /, *, dtype: DTypeLike | None = None,
+    device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor: ...
+
+
+def exponential(
+    *given: Any, shape: Shape | None = None, size: Shape | None = None, scale: float = 1.0,
+    dtype: DTypeLike | None = None, device: Device | str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Exponentially distributed values of mean `scale`; float32 unless another is given.
+
+    `exponential(scale, (2, 3))` is NumPy's order, and `size=` its name of the shape. Raises
+    ValueError for a negative scale.
+    """
+    shape, scale = _arguments("exponential", given, shape, size, scale=scale)
+    wanted = _floating("exponential", dtype)
+    if not scale >= 0:
+        raise ValueError(f"exponential was given scale={scale}; wanted 0 or more")
+    return _drawn("exponential", shape, requires_grad, lambda shape: tensor(
+        generator().exponential(scale, shape), wanted, device))
+
+
+def _arguments(
+    name: str, given: tuple[Any, ...], shape: Shape | None, size: Shape | None, **numbers: float
+) -> list[Any]:
+    """The shape and the numbers of a call `name(shape)`, or `name(*numbers, size)`."""
+    shapes = [s for s in (shape, size) if s is not None]
+    *first, wanted = (*given, *shapes) or (None,)
+    if len(first) not in ((0, len(numbers)) if not shapes else range(len(numbers) + 1)) or (
+            wanted is None or len(shapes) > 1):
+        told = ", ".join(map(repr, given))
+        raise TypeError(f"{name} was given ({told}) as its positional arguments; wanted "
+                        f"{name}(shape) or {name}({', '.join(numbers)}, size), whose shape is one "
+                        "argument, such as (2, 3)")
+    for label, number in zip(numbers, first, strict=False):
+        if isinstance(number, Tensor) and number.ndim:
+            raise TypeError(f"{name} was given a tensor as its {label}; wanted a number: scale and "
+                            f"shift the values of {name}(shape)")
+    return [wanted, *first, *[*numbers.values()][len(first):]]
+
+
+def randn(
+    *shape: int | Sequence[int], dtype: DTypeLike | None = None,
+    device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor:
+    """`normal` of mean 0 and deviation 1, whose sizes may be arguments of their own."""
+    return normal(_sizes(shape), dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def rand(
+    *shape: int | Sequence[int], dtype: DTypeLike | None = None,
+    device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor:
+    """`uniform` in [0, 1), whose sizes may be arguments of their own."""
+    return uniform(_sizes(shape), dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def _sizes(given: tuple[Any, ...]) -> Shape:
+    """The shape of `f(2, 3)` or `f((2, 3))`."""
+    return given[0] if len(given) == 1 else given
+
+
+def bernoulli(
+    p: Tensor | float, shape: Shape | None = None, *, dtype: DTypeLike | None = None,
+    device: Device | str | None = None,
+) -> Tensor:
+    """1 with probability p, else 0, without a gradient.
+
+    Args:
+        p: probabilities in a tensor, of whose shape, dtype and device the result is; or a number.
+        shape: of the result for a number; one value by default.
+        dtype, device: of the result for a number; float32 on the default device otherwise.
+
+    Raises ValueError for a p outside of 0 to 1 (on a GPU, which would have to be waited for, it
+    counts as the nearer of both), and for a tensor with a shape, dtype or device beside it.
+    """
+    if not isinstance(p, Tensor):
+        p = asarray(p, dtype=_floating("bernoulli", dtype), device=device)
+        size = () if shape is None else shape
+    elif shape is not None or dtype is not None or device is not None:
+        raise ValueError("bernoulli was given a shape, dtype or device beside a tensor of "
+                         "probabilities; wanted those of the tensor")
+    else:
+        size = p.shape
+    if _known(p) and not ((p >= 0) & (p <= 1)).all():
+        raise ValueError("bernoulli was given probabilities outside of 0 to 1; wanted 0 to 1")
+    draws = _drawn("bernoulli", size, False, lambda shape: tensor(
+        generator().random(shape), np.float64, p.device))
+    return (draws < p.detach().astype(np.float64)).astype(p.dtype)
+
+
+def multinomial(p: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
+    """Numbers of classes (..., num_samples), each drawn with its weight of p (..., n); int64.
+
+    Args:
+        p: weights of 0 or more, which need not add up to 1.
+        num_samples: how many to draw from each row; at most n without replacement.
+        replacement: whether a class may be drawn again, for which n * num_samples numbers are
+            drawn of each row.
+
+    A weight's exponentially distributed time is divided by it, and the first ones win (Efraimidis
+    and Spirakis, "Weighted random sampling with a reservoir", 2006).
+
+    Raises ValueError for p without classes or num_samples out of range, and, but for a GPU, which
+    would have to be waited for, for weights that are negative, not finite, or too few above 0;
+    TypeError for a dtype that is not floating.
+    """
+    with no_grad():
+        p = p.detach()
+        _floating("multinomial", p.dtype)
+        n = p.shape[-1] if p.ndim else 0
+        if not n or num_samples < 1 or not (replacement or num_samples <= n):
+            raise ValueError(f"multinomial was given num_samples={num_samples} of weights of shape "
+                             f"{p.shape}; wanted (..., n) and 1 to n samples, or more with "
+                             "replacement=True")
+        if _known(p) and not ((p >= 0) & (p < math.inf)).all():
+            raise ValueError("multinomial was given weights that are negative or not finite; "
+                             "wanted numbers of 0 or more")
+        if _known(p) and ((p > 0).sum(axis=-1) < (1 if replacement else num_samples)).any():
+            raise ValueError("multinomial was given a row with fewer weights above 0 than it is to "
+                             "draw; wanted as many at least")
+        rows = (num_samples,) if replacement else ()
+        times = _drawn("multinomial", (*p.shape[:-1], *rows, n), False, lambda shape: tensor(
+            generator().exponential(size=shape), np.float64, p.device))
+        wide = p.astype(np.float64)
+        if replacement:
+            return (wide.reshape((*p.shape[:-1], 1, n)) / times).argmax(axis=-1)
+        return public.topk(wide / times, num_samples)[1]
+
+
+def _known(x: Tensor) -> bool:
+    """Whether values can be looked at without waiting for a GPU."""
+    return x.device.type == "cpu" and not isinstance(x, Traced)
 
 
 def _of_examples(
@@ -250,25 +457,78 @@ def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:
 
 
 def integers(
-    low: int, high: int, shape: Shape, *, dtype: DTypeLike | None = None,
-    device: Device | str | None = None
+    low: int, high: int | Shape | None = None, shape: Shape | None = None, *,
+    size: Shape | None = None, dtype: DTypeLike | None = None, device: Device | str | None = None,
 ) -> Tensor:
     """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none.
 
-    `shape` is one argument, an integer or several.
+    `shape` is one argument, an integer or several; without it there is one value. `size` is another
+    name of it. `integers(high)` is `integers(0, high)`, and so is `integers(high, (2, 3))`.
     """
+    if isinstance(high, Sequence):
+        high, shape = None, high
+    if high is None:
+        low, high = 0, low
     if not low < high:
         raise ValueError(f"integers was given low={low} and high={high}; wanted low < high")
     wanted = element_type(dtype or np.int64)
-    return _drawn("integers", shape, False, lambda shape: tensor(
+    given = size if shape is None else shape
+    return _drawn("integers", () if given is None else given, False, lambda shape: tensor(
         generator().integers(low, high, shape), wanted, device))
 
 
-def permutation(n: int, *, device: Device | str | None = None) -> Tensor:
-    """The integers 0 to n - 1 in random order; int64."""
+def permutation(n: int | Tensor, *, device: Device | str | None = None) -> Tensor:
+    """The integers 0 to n - 1 in random order, int64; or the rows of a tensor, copied."""
+    if isinstance(n, Tensor):
+        return n[permutation(n.shape[0], device=n.device)]
+    count = index(n)
+
     def draw(lead: tuple[int, ...]) -> Tensor:
-        rows = np.broadcast_to(np.arange(index(n)), (*lead, index(n)))
-        values = generator().permuted(rows, axis=-1) if lead else generator().permutation(index(n))
+        rows = np.broadcast_to(np.arange(count), (*lead, count))
+        values = generator().permuted(rows, axis=-1) if lead else generator().permutation(count)
         return tensor(values, np.int64, device)
 
     return _drawn("permutation", (), False, draw)
+
+
+def shuffle(x: Tensor) -> None:
+    """Write the rows of x (along its first axis) in random order, in place.
+
+    Raises TypeError for what is no tensor of an axis at least.
+    """
+    if not isinstance(x, Tensor) or not x.ndim:
+        raise TypeError(f"shuffle was given {type(x).__name__}; wanted a tensor of an axis at "
+                        "least, or gt.random.permutation, which copies")
+    x[...] = permutation(x)
+
+
+def choice(
+    a: int | Tensor | Sequence[Any], size: Shape | None = None, replace: bool = True,
+    p: Tensor | Sequence[float] | None = None,
+) -> Tensor:
+    """Rows of `a` drawn at random: (*size, *row); one row by default.
+
+    Args:
+        a: a tensor, or what makes one, drawn from along its first axis; an integer n stands for 0
+            to n - 1.
+        size: how many, one integer or several.
+        replace: whether a row may be drawn again.
+        p: the probability of each row; equal by default.
+
+    The gradient of `a` flows through. Raises ValueError for more rows than there are without
+    `replace`, none at all, and probabilities that do not fit.
+    """
+    rows = None if isinstance(a, SupportsIndex) and not isinstance(a, Tensor) else asarray(a)
+    count = index(a) if rows is None else rows.shape[0]  # type: ignore[arg-type]
+    wanted = () if size is None else (index(size),) if isinstance(size, SupportsIndex) else (
+        tuple(size))
+    shares = p.detach().numpy() if isinstance(p, Tensor) else p
+    place = None if rows is None else rows.device
+
+    def draw(whole: tuple[int, ...]) -> Tensor:
+        examples = math.prod(whole[:len(whole) - len(wanted)])
+        drawn = [generator().choice(count, wanted, replace, shares) for _ in range(examples)]
+        return tensor(np.array(drawn).reshape(whole), np.int64, place)
+
+    found = _drawn("choice", wanted, False, draw)
+    return found if rows is None else rows[found]

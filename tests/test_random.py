@@ -31,6 +31,22 @@ def test_values_lie_where_they_were_asked_for():
     (lambda r: r.uniform((3,), dtype=gt.complex64), TypeError, "wanted a floating-point dtype"),
     (lambda r: r.normal(2, 3), TypeError, "positional argument"),  # PyTorch's randn(2, 3)
     (lambda r: r.uniform(2, 3), TypeError, "positional argument"),
+    (lambda r: r.normal(), TypeError, r"given \(\) .* wanted normal\(shape\) or normal\(mean, std"),
+    (lambda r: r.normal(3, size=(3,), shape=2), TypeError, "wanted normal"),
+    (lambda r: r.normal(0, 1, 2, 3), TypeError, "whose shape is one argument"),
+    (lambda r: r.normal(gt.ones(3), 1.0, 3), TypeError, "given a tensor as its mean"),
+    (lambda r: r.exponential(3, scale=-1), ValueError, "scale=-1; wanted 0 or more"),
+    (lambda r: r.bernoulli(1.5), ValueError, "outside of 0 to 1"),
+    (lambda r: r.bernoulli(gt.tensor([0.5, np.nan])), ValueError, "outside of 0 to 1"),
+    (lambda r: r.bernoulli(gt.tensor([0.5]), (3,)), ValueError, "beside a tensor"),
+    (lambda r: r.multinomial(gt.ones((2, 3)), 4), ValueError, r"num_samples=4 of weights of shape"),
+    (lambda r: r.multinomial(gt.ones(()), 1), ValueError, r"wanted \(..., n\)"),
+    (lambda r: r.multinomial(gt.tensor([-1.0, 2.0]), 1), ValueError, "negative or not finite"),
+    (lambda r: r.multinomial(gt.tensor([[1.0, 2.0], [1.0, 0.0]]), 2), ValueError, "fewer weights"),
+    (lambda r: r.multinomial(gt.tensor([0.0, 0.0]), 3, True), ValueError, "fewer weights"),
+    (lambda r: r.multinomial(gt.tensor([1, 2]), 1), TypeError, "multinomial was given dtype=int64"),
+    (lambda r: r.choice(3, 4, replace=False), ValueError, "larger sample"),
+    (lambda r: r.shuffle([1, 2]), TypeError, "given list; wanted a tensor"),
 ])
 def test_mistakes_get_one_sentence(call, kind, sentence):
     before = gt.random.get_state()
@@ -124,3 +140,82 @@ def test_ranks_of_one_seed_have_streams_of_their_own():
     for wrong in (-1, 1.0):
         with pytest.raises(ValueError, match="wanted an integer of 0 or more"):
             gt.random.jump(wrong)
+
+
+def test_numpys_and_pytorchs_orders_of_arguments_draw_the_same_values():
+    r = gt.random
+    for calls in (
+        [lambda: r.normal((2, 3), mean=1.0, std=0.5), lambda: r.normal(1.0, 0.5, (2, 3)),
+         lambda: r.normal(1.0, 0.5, size=(2, 3)), lambda: r.normal(size=(2, 3), mean=1, std=0.5)],
+        [lambda: r.normal((2, 3)), lambda: r.randn(2, 3), lambda: r.randn((2, 3)),
+         lambda: r.normal(shape=(2, 3))],
+        [lambda: r.uniform((4,)), lambda: r.rand(4), lambda: r.uniform(0, 1, 4)],
+        [lambda: r.uniform((4,), low=-1, high=2), lambda: r.uniform(-1, 2, (4,)),
+         lambda: r.uniform(-1, size=4, high=2)],
+        [lambda: r.exponential(5, scale=2.0), lambda: r.exponential(2.0, (5,))],
+        [lambda: r.integers(0, 9, (5,)), lambda: r.integers(9, (5,)), lambda: r.integers(9, size=5),
+         lambda: r.integers(0, 9, size=(5,))],
+        [lambda: r.integers(0, 9, ()), lambda: r.integers(9)],
+    ):
+        found = []
+        for call in calls:
+            gt.manual_seed(3)
+            found.append(call())
+        assert all(x.shape == found[0].shape and x.tolist() == found[0].tolist() for x in found)
+    assert r.randn().shape == () and r.randn(0, 2, dtype=gt.float64).dtype == gt.float64
+
+
+def test_draws_have_their_probabilities():
+    gt.manual_seed(0)
+    p = gt.tensor([0.0, 0.1, 0.7, 1.0], requires_grad=True)
+    drawn = gt.random.bernoulli(gt.broadcast_to(p, (20000, 4)))
+    assert drawn.dtype == p.dtype and not drawn.requires_grad and set(drawn.flatten().tolist()) == {
+        0.0, 1.0}
+    np.testing.assert_allclose(drawn.mean(axis=0).numpy(), p.tolist(), atol=0.02)
+    assert gt.random.bernoulli(1.0, (5,), dtype=gt.float16).tolist() == [1.0] * 5
+
+    weights = gt.tensor([[1.0, 0.0, 3.0], [2.0, 2.0, 4.0]])
+    many = gt.random.multinomial(weights, 20000, replacement=True)
+    assert many.dtype == gt.int64 and many.shape == (2, 20000)
+    shares = [np.bincount(row, minlength=3) / 20000 for row in many.numpy()]
+    np.testing.assert_allclose(shares, [[0.25, 0, 0.75], [0.25, 0.25, 0.5]], atol=0.02)
+    pairs = gt.random.multinomial(gt.broadcast_to(weights[1], (20000, 3)), 2).numpy()
+    assert (pairs[:, 0] != pairs[:, 1]).all()
+    np.testing.assert_allclose(np.bincount(pairs[:, 0]) / 20000, [0.25, 0.25, 0.5], atol=0.02)
+    behind = pairs[pairs[:, 0] == 2, 1]  # of those left, by their own weights
+    np.testing.assert_allclose(np.bincount(behind, minlength=3) / len(behind), [0.5, 0.5, 0],
+                               atol=0.03)
+    assert gt.random.multinomial(weights[0], 2).shape == (2,)
+    assert gt.random.multinomial(gt.zeros((0, 3)), 2).shape == (0, 2)
+    assert abs(gt.random.exponential(20000, scale=3.0).mean().item() - 3) < 0.1
+
+
+def test_rows_are_chosen_and_shuffled():
+    gt.manual_seed(0)
+    x = gt.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], requires_grad=True)
+    rows = gt.random.choice(x, (2, 3))
+    assert rows.shape == (2, 3, 2)
+    rows.sum().backward()
+    assert x.grad.sum().item() == 12
+    assert sorted(gt.random.choice(4, 4, replace=False).tolist()) == [0, 1, 2, 3]
+    assert set(gt.random.choice([7, 8, 9], 50, p=gt.tensor([0.5, 0.0, 0.5])).tolist()) == {7, 9}
+    assert gt.random.choice(3).shape == () and gt.random.choice(x.detach()).shape == (2,)
+    y = gt.arange(20).reshape((10, 2))
+    assert gt.random.shuffle(y[:, 1:]) is None  # a view: in place
+    assert sorted(y[:, 1].tolist()) == list(range(1, 20, 2)) != y[:, 1].tolist()
+    assert y[:, 0].tolist() == list(range(0, 20, 2))
+    assert sorted(gt.random.permutation(y)[:, 0].tolist()) == list(range(0, 20, 2))
+    assert gt.random.permutation(gt.zeros((0, 2))).shape == (0, 2)
+
+
+def test_within_vmap_each_example_draws_its_own():
+    gt.manual_seed(0)
+    p = gt.full((50, 3), 0.5)
+    for draw in (gt.random.bernoulli, lambda p: gt.random.multinomial(p, 2),
+                 lambda p: gt.random.choice(9, 3, replace=False)):
+        found = gt.vmap(draw, randomness="different")(p).numpy()
+        assert len({tuple(row) for row in found}) > 4
+        if found.dtype.kind == "i":
+            assert all(len(set(row)) == len(row) for row in found)
+        same = gt.vmap(draw, randomness="same")(p).numpy()
+        assert (same == same[0]).all()

@@ -9,12 +9,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gtensor.checkpoint.errors import CheckpointError, CheckpointMismatch
 from gtensor.checkpoint.matching import Report
 from gtensor.checkpoint.reading import load_file, safe_open
 from gtensor.checkpoint.rotation import Rotation
 from gtensor.checkpoint.session import load, load_into, progress, save
 from gtensor.checkpoint.writing import save_file
+from gtensor.system.late_imports import late as _late
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "CheckpointError", "CheckpointMismatch", "Report", "Rotation", "load", "load_file",

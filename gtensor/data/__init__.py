@@ -7,6 +7,8 @@
         ...
 """
 
+from typing import TYPE_CHECKING
+
 from gtensor.data.collate import default_collate
 from gtensor.data.datasets import (
     ArrayDataset,
@@ -18,6 +20,10 @@ from gtensor.data.datasets import (
     random_split,
 )
 from gtensor.data.loader import DataLoader
+from gtensor.system.late_imports import late as _late
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "ArrayDataset", "DataLoader", "Dataset", "IterableDataset", "Subset", "TensorDataset",

@@ -9,6 +9,7 @@ MPI (mpi4py) and NCCL (CuPy) carry the bytes; neither is imported before `init`.
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from gtensor.backend import default_device
 from gtensor.distributed import environment
@@ -22,6 +23,10 @@ from gtensor.distributed.sync import convert_sync
 from gtensor.distributed.work import Work
 from gtensor.distributed.zero import ZeroOptimizer
 from gtensor.settings import settings
+from gtensor.system.late_imports import late as _late
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "CollectiveTimeout", "Communicator", "DataParallel", "DistributedError", "Work",

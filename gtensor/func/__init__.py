@@ -9,11 +9,17 @@ of `gtensor`, too.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gtensor.func.batching import vmap
 from gtensor.func.forward import jvp, jvp_batched
 from gtensor.func.gradients import grad, value_and_grad, vjp
 from gtensor.func.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
 from gtensor.func.modules import functional_call, per_example_grad
+from gtensor.system.late_imports import late as _late
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",

@@ -10,6 +10,8 @@ Importing this module registers the ops behind it.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import broadcast_arrays
@@ -72,6 +74,10 @@ from gtensor.ops.pool.average_pool import avg_pool1d, avg_pool2d
 from gtensor.ops.pool.interpolation import interpolate
 from gtensor.ops.pool.max_pool import max_pool1d, max_pool2d
 from gtensor.ops.scan.linear_scan import linear_scan
+from gtensor.system.late_imports import late as _late
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",

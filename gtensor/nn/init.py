@@ -8,6 +8,7 @@ are the numbers of values that one output and one input are connected with: for 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from gtensor import random
 from gtensor.creation.new_tensors import arange
@@ -15,6 +16,10 @@ from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import sign, where
 from gtensor.ops.linalg.decompositions import qr
+from gtensor.system.late_imports import late as _late
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "calculate_gain", "constant_", "eye_", "fans", "kaiming_normal_", "kaiming_uniform_", "normal_",

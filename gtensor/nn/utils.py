@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf, isfinite
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gtensor.creation.new_tensors import zeros
 from gtensor.engine.handle.context import grad_enabled, no_grad
@@ -20,6 +20,10 @@ from gtensor.ops.define.arguments import refuse_unsupported
 from gtensor.ops.linalg.norms import vector_norm, weight_norm_op
 from gtensor.ops.updates import clipping
 from gtensor.random import repetition
+from gtensor.system.late_imports import late as _late
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "checkpoint", "clip_grad_norm_", "clip_grad_value_", "remove_weight_norm", "weight_norm",

@@ -1,5 +1,7 @@
 """Optimizers, schedules, averaging and clipping with PyTorch's names and formulas: `gt.optim`."""
 
+from typing import TYPE_CHECKING
+
 from gtensor.nn.utils import clip_grad_norm_, clip_grad_value_
 from gtensor.optim import lr_scheduler
 from gtensor.optim.adam import Adam, AdamW
@@ -8,6 +10,10 @@ from gtensor.optim.grad_scaler import GradScaler
 from gtensor.optim.lion import Lion
 from gtensor.optim.optimizer import Optimizer
 from gtensor.optim.sgd import SGD
+from gtensor.system.late_imports import late as _late
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "EMA", "SGD", "Adam", "AdamW", "GradScaler", "Lion", "Optimizer", "clip_grad_norm_",

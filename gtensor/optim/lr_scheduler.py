@@ -22,9 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.optim.optimizer import INITIAL, Optimizer
 from gtensor.system.documents import UNLOADED, Facts
+from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "ConstantLR", "CosineAnnealingLR", "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR",

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from gtensor.profiler.comparison import compare as compare
 from gtensor.profiler.listeners import Printer as Printer
@@ -31,8 +32,12 @@ from gtensor.profiler.spans import ProfileError as ProfileError
 from gtensor.profiler.spans import Span as Span
 from gtensor.profiler.steps import Steps
 from gtensor.system.bus import listen
+from gtensor.system.late_imports import late as _late
 from gtensor.system.ranges import range as range
 from gtensor.system.ranges import ranged as ranged
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "Printer", "Profile", "ProfileError", "Span", "compare", "nvtx_ranges", "profile", "range",

@@ -17,13 +17,14 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import gtensor.nn  # noqa: F401  whose ops come with it
 from gtensor.backend import Device, cuda_device_count, get_device
 from gtensor.engine.tape.op import Op, registry
+from gtensor.system.late_imports import late as _late
 from gtensor.testing import derivatives, values
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import (
@@ -35,6 +36,9 @@ from gtensor.testing.compare import (
 )
 from gtensor.testing.functions import check_derivatives
 from gtensor.testing.numeric import fresh_seed, gradcheck
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
     "CHECKS", "TOLERANCES", "CheckError", "DerivativeError", "GradcheckError", "OpcheckError",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from gtensor.engine.handle.namespaces import public as ns
+from gtensor.system.late_imports import foreign
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -13,15 +14,6 @@ if TYPE_CHECKING:
 
     Operand: TypeAlias = "Methods | Array | Scalar | Sequence[Any]"  # a Tensor is the only Methods
     Axis: TypeAlias = int | Sequence[int] | None
-
-_ELSEWHERE = {  # names of PyTorch or NumPy -> gtensor's
-    "view": "reshape", "permute": "permute_dims", "transpose": "permute_dims", "ravel": "flatten",
-    "unsqueeze": "expand_dims", "clamp": "clip", "numel": "size", "cumsum": "gt.cumulative_sum",
-    "expand": "broadcast_to", "type": "astype", "float": "astype(gt.float32)",
-    "long": "astype(gt.int64)", "cuda": "to('cuda')", "cpu": "to('cpu')", "data": "detach()",
-    "sort": "gt.sort", "argsort": "gt.argsort", "topk": "gt.topk",
-}
-
 
 _METHODS = (  # of the public functions, those that are methods as they are
     "sum", "prod", "mean", "max", "min", "var", "std", "any", "all", "argmax", "argmin",
@@ -48,10 +40,15 @@ class Methods:
 
     if not TYPE_CHECKING:  # with it, a checker would accept any name
 
-        def __getattr__(self, name: str) -> NoReturn:
-            """Raise AttributeError; for names of PyTorch or NumPy it gives gtensor's name."""
-            hint = f"; here it is {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-            raise AttributeError(f"a Tensor has no attribute {name!r}{hint}")
+        def __getattr__(self, name: str) -> Any:
+            """A name of PyTorch's or NumPy's becomes a method at its first use; see the table."""
+            found = foreign("gtensor.Tensor", name, "a Tensor",
+                            lambda: [n for n in dir(type(self)) if n[0] != "_"])
+            if hasattr(found, "serve"):  # an op
+                found.serve(Methods, name)
+            else:
+                setattr(Methods, name, found)
+            return getattr(self, name)
 
     if TYPE_CHECKING:  # made below, by `Tensor` and by `gtensor.ops`
 

@@ -1,0 +1,80 @@
+"""Names of other libraries: each alias leads somewhere, each other name gets a sentence."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+import gtensor as gt
+from gtensor.engine.handle.methods import Methods
+from gtensor.system.foreign_names import ALIASES, SENTENCES
+
+ROOMS = sorted({*ALIASES, *SENTENCES} - {"gtensor.Tensor"})
+
+
+def room_of(name: str) -> Any:
+    """The room itself: a module, or the class of tensors."""
+    return gt.ones(2) if name == "gtensor.Tensor" else import_module(name)
+
+
+@pytest.mark.parametrize(("room", "name"), [
+    (room, name) for room, names in ALIASES.items() for name in names])
+def test_an_alias_leads_to_what_is_there(room: str, name: str) -> None:
+    assert name not in SENTENCES.get(room, {})
+    assert name not in getattr(room_of(room), "__all__", ())
+    assert getattr(room_of(room), name) is not None
+
+
+@pytest.mark.parametrize(("room", "name"), [
+    (room, name) for room, names in SENTENCES.items() for name in names])
+def test_a_name_that_is_no_alias_is_answered_with_what_to_type(room: str, name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; ") as caught:
+        getattr(room_of(room), name)
+    assert str(caught.value).endswith(SENTENCES[room][name])
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_typing_slip_is_answered_with_the_nearest_name(room: str) -> None:
+    """In every room, so every room asks the one place."""
+    name = max((n for n in import_module(room).__all__ if n[0] != "_"), key=len)
+    with pytest.raises(AttributeError, match=rf"module '{room}' has no .*; did you mean '{name}'"):
+        getattr(import_module(room), name[:-1])
+
+
+def test_the_nearest_name_of_a_tensor_is_one_of_its_own() -> None:
+    with pytest.raises(AttributeError, match=r"a Tensor has no .* 'reshap'; did you mean 'reshape"):
+        gt.ones(2).reshap(2)
+    with pytest.raises(AttributeError, match="no attribute 'qqq'$"):
+        gt.ones(2).qqq  # noqa: B018
+
+
+def test_an_alias_is_found_once_and_then_is_there() -> None:
+    vars(gt).pop("concatenate", None)
+    assert gt.concatenate is gt.concat and vars(gt)["concatenate"] is gt.concat
+    assert gt.ones(2).clamp(0, 1).tolist() == [1.0, 1.0] and "clamp" in vars(Methods)
+
+
+def test_asking_for_a_name_that_is_none_imports_nothing_but_the_table() -> None:
+    """Nor `difflib`, which only the sentence needs; the table is not there before it is needed."""
+    found = json.loads(subprocess.run([sys.executable, "-c", (
+        "import json, sys, gtensor as gt\n"
+        "first = 'gtensor.system.foreign_names' in sys.modules\n"
+        "x, before = gt.ones(2), {*sys.modules}\n"
+        "there = [hasattr(gt, 'compile'), hasattr(gt, 'summ'), hasattr(gt.linalg, 'chol'),"
+        " hasattr(x, 'sort'), hasattr(x, '__array_struct__'), hasattr(x, 'summ')]\n"
+        "print(json.dumps([first, there, sorted({*sys.modules} - before)]))")],
+        capture_output=True, text=True, check=True).stdout)
+    assert found == [False, [False] * 6, ["gtensor.system.foreign_names"]]
+
+
+def test_the_error_can_be_sent_to_another_process() -> None:
+    with pytest.raises(AttributeError) as caught:
+        gt.summ  # noqa: B018
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value) and isinstance(again, AttributeError)
