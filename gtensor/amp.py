@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from gtensor.backend import element_type
 from gtensor.creation.dtypes import bfloat16, float16
@@ -22,6 +22,7 @@ else:
 
 __all__ = ["GradScaler", "autocast"]
 
+_OF_DEVICE = {"cpu": bfloat16, "cuda": float16}  # PyTorch's defaults
 _blocks: ContextVar[Any] = ContextVar("autocast_blocks", default=None)
 
 
@@ -37,6 +38,10 @@ class autocast(Block):
     as they are, and mixed inputs give the widest dtype. docs/ops.md has the policy of every op.
     Float64 is never cast, and writes in place are not either. Gradients of what was cast have its
     dtype. Blocks nest; backward rules run in the dtypes of the forward pass, and belong outside.
+
+    PyTorch's calls, with the type of a device first, are accepted: `autocast("cuda", dtype)`. Ops
+    on every device are cast all the same; without a dtype it is PyTorch's for that device, float16
+    on "cuda" and bfloat16 on "cpu".
 
     Args:
         dtype: bfloat16 or float16; float16 wants a `GradScaler`.
@@ -54,9 +59,26 @@ class autocast(Block):
     _read, _set = staticmethod(current_casts), staticmethod(set_casts)
     _innermost, _set_innermost = staticmethod(_blocks.get), staticmethod(_blocks.set)
 
+    @overload
     def __init__(
         self, dtype: DTypeLike, enabled: bool = True, cache_enabled: bool = True
-    ) -> None:
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, device_type: str, dtype: DTypeLike | None = None, enabled: bool = True,
+        cache_enabled: bool = True
+    ) -> None: ...
+
+    def __init__(self, *given: Any, device_type: str | None = None, **named: Any) -> None:
+        if given and isinstance(given[0], str) and given[0] in _OF_DEVICE:
+            device_type, *given = given  # type: ignore[assignment]
+        dtype, enabled, cache_enabled = _autocast(*given, **named)
+        if device_type is not None and device_type not in _OF_DEVICE:
+            raise ValueError(f"autocast was given device_type={device_type!r}; wanted 'cpu' or "
+                             "'cuda'")
+        if dtype is None:
+            dtype = _OF_DEVICE.get(device_type, "no dtype")  # type: ignore[arg-type]
         self._mark = object()
         self._given = dtype, enabled, cache_enabled
         try:
@@ -75,6 +97,12 @@ class autocast(Block):
     def _recreate_cm(self) -> autocast:
         """A new block for each call of a decorated function."""
         return autocast(*self._given)
+
+
+def _autocast(
+    dtype: Any = None, enabled: bool = True, cache_enabled: bool = True
+) -> tuple[Any, bool, bool]:
+    return dtype, enabled, cache_enabled
 
 
 around_captures.append(lambda: casting(current_casts()))  # replays repeat the casts of a capture

@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING
 from gtensor.ops.fft.bins import fftfreq, fftshift, ifftshift, rfftfreq
 from gtensor.ops.fft.transforms import (
     fft,
+    fft2,
     fftn,
     hfft,
     ifft,
+    ifft2,
     ifftn,
     ihfft,
     irfft,
+    irfft2,
     irfftn,
     rfft,
+    rfft2,
     rfftn,
 )
 from gtensor.system.late_imports import late as _late
@@ -30,6 +34,6 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",
-    "irfftn", "rfft", "rfftfreq", "rfftn",
+    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift",
+    "ihfft", "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]

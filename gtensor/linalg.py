@@ -1,4 +1,4 @@
-"""Linear algebra: the `linalg` extension of the Python array API standard 2024.12, and `gemm_into`.
+"""Linear algebra: the `linalg` extension of the Python array API standard 2024.12, and more.
 
     factor = gt.linalg.cholesky(covariance)
     values, vectors = gt.linalg.eigh(covariance)
@@ -17,16 +17,28 @@ from gtensor.ops.arrange.shape import matrix_transpose
 from gtensor.ops.linalg.contractions import cross, outer, tensordot, vecdot
 from gtensor.ops.linalg.decompositions import cholesky, eigh, eigvalsh, qr
 from gtensor.ops.linalg.gemm import gemm_into, matmul
-from gtensor.ops.linalg.norms import diagonal, matrix_norm, trace, vector_norm
+from gtensor.ops.linalg.norms import diagonal, matrix_norm, norm, trace, vector_norm
 from gtensor.ops.linalg.singular_values import svd, svdvals
-from gtensor.ops.linalg.solving import det, inv, matrix_power, matrix_rank, pinv, slogdet, solve
+from gtensor.ops.linalg.solving import (
+    cond,
+    det,
+    inv,
+    lstsq,
+    matrix_power,
+    matrix_rank,
+    pinv,
+    slogdet,
+    solve,
+    solve_triangular,
+)
 from gtensor.system.late_imports import late as _late
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "gemm_into", "inv", "matmul",
-    "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr",
-    "slogdet", "solve", "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
+    "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "gemm_into", "inv", "lstsq",
+    "matmul", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "norm", "outer",
+    "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace",
+    "vecdot", "vector_norm",
 ]

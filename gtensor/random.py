@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
-from gtensor.backend import Device, element_type
-from gtensor.creation.new_tensors import DEFAULT_FLOAT, asarray, tensor
+from gtensor.backend import Device, element_type, get_default_dtype
+from gtensor.creation.new_tensors import asarray, tensor
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.namespaces import public
 from gtensor.engine.handle.tensor import Tensor, is_floating
@@ -226,7 +226,7 @@ def normal(
     std: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Normally distributed values; float32 unless another floating dtype is given.
+    """Normally distributed values; of the default dtype (float32) unless another is given.
 
     The shape is one argument: `normal((2, 3))` is `randn(2, 3)`; `normal(mean, std, (2, 3))` is
     NumPy's and PyTorch's order, and `size=` their name of the shape. Raises ValueError for a
@@ -266,7 +266,7 @@ def uniform(
     high: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Values uniform in [low, high); float32 unless another floating dtype is given.
+    """Values uniform in [low, high); of the default dtype (float32) unless another is given.
 
     The shape is one argument: `uniform((2, 3))` is `rand(2, 3)`; `uniform(low, high, (2, 3))` is
     NumPy's order, and `size=` its name of the shape. Raises ValueError for bounds that are not
@@ -450,7 +450,7 @@ def _drawn(
 
 
 def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:
-    wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
+    wanted = get_default_dtype() if dtype is None else element_type(dtype)
     if not is_floating(wanted):
         raise TypeError(f"{name} was given dtype={wanted}; wanted a floating-point dtype")
     return wanted

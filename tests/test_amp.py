@@ -314,7 +314,19 @@ def test_other_dtypes_are_refused(dtype: Any) -> None:
         assert kind() == "float32"
 
 
-@pytest.mark.parametrize("dtype", ["cuda", 3, object()])
+@pytest.mark.parametrize("given, named, dtype", [
+    (("cpu",), {}, "bfloat16"), (("cuda",), {}, "float16"),
+    (("cuda", gt.bfloat16), {}, "bfloat16"), (("cuda", gt.float16, False), {}, "float32"),
+    ((), {"device_type": "cuda", "dtype": gt.bfloat16}, "bfloat16"),
+    (("cpu",), {"enabled": False}, "float32")])
+def test_pytorchs_calls_name_a_device_first(given: Any, named: Any, dtype: str) -> None:
+    with gt.autocast(*given, **named):
+        assert kind() == dtype
+    with pytest.raises(ValueError, match="device_type='mps'; wanted 'cpu' or 'cuda'"):
+        gt.autocast(device_type="mps", dtype=gt.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", ["gpu", None, 3, object()])
 def test_what_is_no_dtype_is_refused(dtype: Any) -> None:
     with pytest.raises(TypeError, match="^autocast was given .*; wanted bfloat16 or float16$"):
         gt.autocast(dtype)

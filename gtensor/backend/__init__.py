@@ -15,11 +15,19 @@ from gtensor.backend.devices import (
     set_default_device,
     visible_devices,
 )
-from gtensor.backend.elements import element_type, host_array, refuse_mask
+from gtensor.backend.elements import (
+    DEFAULTS,
+    element_type,
+    get_default_dtype,
+    host_array,
+    refuse_mask,
+    set_default_dtype,
+)
 from gtensor.backend.host_device import host
 
 __all__ = [
-    "Device", "DeviceError", "Scratch", "cuda_device", "cuda_device_count", "default_device",
-    "device_of", "element_type", "get_device", "host", "host_array", "on_new_device", "owner",
-    "refuse_mask", "set_default_device", "visible_devices",
+    "DEFAULTS", "Device", "DeviceError", "Scratch", "cuda_device", "cuda_device_count",
+    "default_device", "device_of", "element_type", "get_default_dtype", "get_device", "host",
+    "host_array", "on_new_device", "owner", "refuse_mask", "set_default_device",
+    "set_default_dtype", "visible_devices",
 ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import CudaArray, DTypeLike
 
 NUMBERS = "biufc"  # kinds of NumPy's dtypes
+DEFAULTS = {"f": np.dtype("float32"), "c": np.dtype("complex64")}  # of Python numbers, by kind
 _USER_DTYPE = 256  # dtype numbers from here on are user-defined (ml_dtypes)
 
 
@@ -34,6 +35,28 @@ def element_type(dtype: DTypeLike) -> np.dtype:
         return found
     raise TypeError(f"dtype {found} given; wanted one of numbers: booleans, integers, floating or "
                     "complex ones")
+
+
+def set_default_dtype(dtype: DTypeLike) -> None:
+    """Make `dtype` that of Python floats for the whole process, float32 at first.
+
+    Creation functions, `gt.random` and the parameters of modules have it where no dtype is given,
+    integer tensors beside a Python float, and those in functions of calculus. Complex numbers
+    become complex128 with float64, else complex64. What a loss needs in a wider dtype stays so, as
+    moments of optimizers do.
+
+    Raises TypeError unless it is float16, bfloat16, float32 or float64.
+    """
+    found = element_type(dtype)
+    if found.name not in ("float16", "bfloat16", "float32", "float64"):
+        raise TypeError(f"set_default_dtype was given {found}; wanted float16, bfloat16, float32 "
+                        "or float64")
+    DEFAULTS.update(f=found, c=np.dtype("complex128" if found.itemsize == 8 else "complex64"))
+
+
+def get_default_dtype() -> np.dtype:
+    """The dtype that Python floats become; `set_default_dtype` sets it."""
+    return DEFAULTS["f"]
 
 
 def _of_ml_dtypes(dtype: np.dtype) -> bool:

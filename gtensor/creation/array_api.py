@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import Device, default_device, visible_devices
-from gtensor.creation.dtypes import DEFAULTS, KINDS, isdtype
+from gtensor.backend import DEFAULTS, Device, default_device, visible_devices
+from gtensor.creation.dtypes import KINDS, int64, isdtype
 
 
 class NamespaceInfo:
@@ -32,7 +32,8 @@ class NamespaceInfo:
 
     def default_dtypes(self, *, device: object = None) -> dict[str, np.dtype]:
         """The dtypes that Python numbers become, and that indices have."""
-        return dict(DEFAULTS)
+        return {"real floating": DEFAULTS["f"], "complex floating": DEFAULTS["c"],
+                "integral": int64, "indexing": int64}
 
     def dtypes(self, *, device: object = None, kind: object = None) -> dict[str, np.dtype]:
         """The standard's dtypes by name, all or of a kind (see `isdtype`)."""

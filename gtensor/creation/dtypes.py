@@ -1,7 +1,8 @@
 """Data types: their names, kinds, limits and promotion, as in the array API standard.
 
 A dtype is a NumPy dtype object, `bfloat16` is ml_dtypes'. Promotion is NumPy's, in which a Python
-number takes the dtype of the array beside it; the default dtypes are float32, complex64 and int64.
+number takes the dtype of the array beside it. A float beside integers is of the default dtype, as
+in PyTorch: float32 and complex64, unless `set_default_dtype` has set another.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from gtensor.backend import element_type
+from gtensor.backend import DEFAULTS, element_type
 from gtensor.engine.handle.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ float16, float32, float64 = (np.dtype(f"float{n}") for n in (16, 32, 64))
 bfloat16: np.dtype = np.dtype(ml_dtypes.bfloat16)  # the package has no types
 complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
-DEFAULTS = {
-    "real floating": float32, "complex floating": complex64, "integral": int64, "indexing": int64,
-}
 _SIGNED = (int8, int16, int32, int64)
 _UNSIGNED = (uint8, uint16, uint32, uint64)
 _REAL = (float32, float64)
@@ -116,7 +114,10 @@ def result_type(*arrays_and_dtypes: object) -> np.dtype:
     numbers = [a for a in arrays_and_dtypes if isinstance(a, _NUMBERS)]
     if any(d.kind == "V" for d in strong):  # NumPy would not take a number as ml_dtypes' float
         numbers = [a for a in numbers if isinstance(a, complex)]
-    return np.result_type(*strong, *numbers)
+    found = np.result_type(*strong, *numbers)
+    if found.kind in DEFAULTS and np.result_type(*strong or [bool]).kind in "biu":
+        return DEFAULTS[found.kind]  # a number made it so
+    return found
 
 
 def dtype_of(value: Any) -> np.dtype:

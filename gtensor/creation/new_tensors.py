@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import Device, cuda_device, element_type, get_device, host_array
+from gtensor.backend import (
+    DEFAULTS,
+    Device,
+    cuda_device,
+    element_type,
+    get_default_dtype,
+    get_device,
+    host_array,
+)
 from gtensor.creation.foreign import adopted, imported
 from gtensor.engine.handle.context import is_grad_enabled
 from gtensor.engine.handle.errors import GradientError
@@ -23,9 +31,6 @@ if TYPE_CHECKING:
 DeviceLike = Device | str | None
 Shape = int | Sequence[int]
 
-DEFAULT_FLOAT = np.dtype("float32")
-_DEFAULTS = {"f": DEFAULT_FLOAT, "c": np.dtype("complex64")}  # what Python numbers become
-
 
 def tensor(
     data: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
@@ -33,9 +38,10 @@ def tensor(
 ) -> Tensor:
     """A tensor in new memory with the values of `data` (nested lists, array, tensor, number).
 
-    Python floats become float32, complex numbers complex64, integers int64, unless `dtype` says
-    otherwise; arrays keep their dtype. Without `device`, a tensor's or CuPy array's own device,
-    else the default one. Gradients flow through the copy of a tensor; detach() it for a constant.
+    Python floats become the default dtype (float32, see `set_default_dtype`), complex numbers
+    complex64, integers int64, unless `dtype` says otherwise; arrays keep their dtype. Without
+    `device`, a tensor's or CuPy array's own device, else the default one. Gradients flow through
+    the copy of a tensor, where PyTorch's `tensor` cuts; detach() it for a constant.
 
     Raises TypeError if `data` is not numeric, or for integers with `requires_grad`; GradientError
     for `requires_grad=True` with a tensor that already requires a gradient, and for a list with
@@ -111,7 +117,7 @@ def full(
 ) -> Tensor:
     """A tensor of `shape` filled with a number (a Python one or a 0-d tensor).
 
-    Without dtype: float32, complex64, int64 or bool, by the number; a 0-d tensor's own.
+    Without dtype: the default dtype, complex64, int64 or bool, by the number; a 0-d tensor's own.
     """
     place = fill_value.device if isinstance(fill_value, Tensor) else get_device(device)
     value = plain_values(given_values(fill_value, place, "full"), "full")
@@ -126,7 +132,7 @@ def empty(
     shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
     requires_grad: bool = False
 ) -> Tensor:
-    """An uninitialized tensor; float32 unless dtype is given.
+    """An uninitialized tensor; of the default dtype (float32) unless dtype is given.
 
     Raises TypeError for a dtype that is an integer: a shape is one argument.
     """
@@ -134,7 +140,7 @@ def empty(
     if isinstance(dtype, int):
         raise TypeError(f"dtype {dtype} given; a shape is one argument, such as "
                         f"({shape}, {dtype})")
-    wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
+    wanted = get_default_dtype() if dtype is None else element_type(dtype)
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
     result = wrap(place.empty(sizes, wanted, "empty"), place)
@@ -145,16 +151,18 @@ def zeros(
     shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
     requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of zeros; float32 unless dtype is given."""
-    return full(shape, 0, dtype=dtype or DEFAULT_FLOAT, device=device, requires_grad=requires_grad)
+    """A tensor of zeros; of the default dtype (float32) unless dtype is given."""
+    wanted = dtype or get_default_dtype()
+    return full(shape, 0, dtype=wanted, device=device, requires_grad=requires_grad)
 
 
 def ones(
     shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
     requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of ones; float32 unless dtype is given."""
-    return full(shape, 1, dtype=dtype or DEFAULT_FLOAT, device=device, requires_grad=requires_grad)
+    """A tensor of ones; of the default dtype (float32) unless dtype is given."""
+    wanted = dtype or get_default_dtype()
+    return full(shape, 1, dtype=wanted, device=device, requires_grad=requires_grad)
 
 
 def empty_like(
@@ -195,7 +203,7 @@ def arange(
 ) -> Tensor:
     """start, start + step, ... below stop (or 0, 1, ... below start).
 
-    Without dtype, int64 for integers, else float32.
+    Without dtype, int64 for integers, else the default dtype (float32).
 
     Raises ValueError for a step of 0.
     """
@@ -206,7 +214,7 @@ def arange(
     if dtype is not None:
         dtype = element_type(dtype)
     elif not all(isinstance(v, Integral) for v in (begin, end, step)):
-        dtype = DEFAULT_FLOAT
+        dtype = get_default_dtype()
     return _made("arange", device, lambda xp: xp.arange(begin, end, step, dtype=dtype))
 
 
@@ -217,8 +225,8 @@ def linspace(
 ) -> Tensor:
     """`num` evenly spaced values from start to stop, which is the last one if `endpoint`.
 
-    float32 unless dtype is given, complex64 if start or stop is complex. The ends may be 0-d
-    tensors, to which gradients flow.
+    The default dtype (float32) unless dtype is given, complex if start or stop is. The ends may be
+    0-d tensors, to which gradients flow.
 
     Raises ValueError for a negative `num`.
     """
@@ -226,7 +234,7 @@ def linspace(
         return _between(start, stop, num, dtype, device, endpoint)
     if num < 0:
         raise ValueError(f"linspace of {num} values; wanted 0 or more")
-    default = _DEFAULTS["c" if isinstance(start + stop, complex) else "f"]
+    default = DEFAULTS["c" if isinstance(start + stop, complex) else "f"]
     wanted = default if dtype is None else element_type(dtype)
     return _made("linspace", device, lambda xp: xp.linspace(
         start, stop, num, dtype=wanted, endpoint=endpoint))
@@ -236,14 +244,14 @@ def _between(
     start: object, stop: object, num: int, dtype: DTypeLike | None, device: DeviceLike,
     endpoint: bool
 ) -> Tensor:
-    """linspace of 0-d tensors, by ops on them; without dtype in theirs (integers: float32)."""
+    """linspace of 0-d tensors, by ops on them; without dtype in theirs (integers: the default)."""
     ends = [x for x in (start, stop) if isinstance(x, Tensor)]
     if any(x.ndim for x in ends):
         raise ValueError(f"linspace was given ends of shapes {[x.shape for x in ends]}; wanted "
                          "numbers or 0-d tensors")
     place = get_device(device) if device is not None else ends[0].device
     floats = [x.dtype for x in ends if x.dtype.kind in "fVc"]
-    inner = np.result_type(*floats) if floats else DEFAULT_FLOAT
+    inner = np.result_type(*floats) if floats else get_default_dtype()
     weights = linspace(0.0, 1.0, num, dtype=inner, device=place, endpoint=endpoint)
     values = recorded.add(recorded.multiply(1.0 - weights, start), recorded.multiply(weights, stop))
     return values if dtype is None else values.astype(dtype, copy=False)
@@ -253,11 +261,11 @@ def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: DTypeLike | None = None,
     device: DeviceLike = None,
 ) -> Tensor:
-    """Ones on the k-th diagonal, else zeros, (n_rows, n_cols or n_rows); float32 unless given.
+    """Ones on the k-th diagonal, else zeros, (n_rows, n_cols or n_rows); of the default dtype.
 
     Raises ValueError for a negative number of rows or columns.
     """
-    wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
+    wanted = get_default_dtype() if dtype is None else element_type(dtype)
     return _made("eye", device, lambda xp: xp.eye(n_rows, n_cols, k=k, dtype=wanted))
 
 
@@ -336,8 +344,8 @@ def _values(data: object, dtype: DTypeLike | None) -> Any:
     if isinstance(data, (list, tuple)):
         data = plain_values(data, "a tensor")
     array = host_array(data, "a tensor")
-    if python and dtype is None and array.dtype.kind in _DEFAULTS:
-        return array.astype(_DEFAULTS[array.dtype.kind])
+    if python and dtype is None and array.dtype.kind in DEFAULTS:
+        return array.astype(DEFAULTS[array.dtype.kind])
     return array
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import Device, host_array
-from gtensor.creation.new_tensors import DEFAULT_FLOAT, asarray, empty
+from gtensor.backend import Device, get_default_dtype, host_array
+from gtensor.creation.new_tensors import asarray, empty
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.tensor import Tensor
 
@@ -45,7 +45,7 @@ def default_collate(items: Sequence[Any]) -> Any:
     except TypeError as error:
         raise TypeError(f"{error}; text, or tuples, lists and dicts of them (or give "
                         "collate_fn)") from None
-    return _stacked(arrays, DEFAULT_FLOAT if type(first) is float else None)
+    return _stacked(arrays, get_default_dtype() if type(first) is float else None)
 
 
 def _stacked(arrays: list[np.ndarray], dtype: np.dtype | None = None) -> Tensor:

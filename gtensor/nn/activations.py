@@ -11,7 +11,6 @@ from gtensor.nn import functional as F
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.define.arguments import refuse_unsupported
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -25,23 +24,27 @@ class _Function(Module):
 
     _function: Callable[..., Tensor]
     _options: tuple[str, ...] = ()
+    inplace = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise, or along `dim`."""
+        if self.inplace:
+            return self._function(x, *[getattr(self, name) for name in self._options], inplace=True)
         if not self._options:
             return self._function(x)
         return self._function(x, *[getattr(self, name) for name in self._options])
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._options)
+        names = (*self._options, "inplace") if self.inplace else self._options
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 class _Inplace(_Function):
-    """An activation with PyTorch's argument `inplace`, which must be False."""
+    """An activation with PyTorch's argument `inplace`: the input itself becomes the result."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
-        refuse_unsupported(False, type(self).__name__, inplace=inplace)
+        self.inplace = inplace
 
 
 class ReLU(_Inplace):

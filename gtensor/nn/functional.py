@@ -10,7 +10,8 @@ Importing this module registers the ops behind it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
@@ -82,15 +83,37 @@ if not TYPE_CHECKING:
 __all__ = [
     "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
     "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv_transpose1d",
-    "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding",
-    "erf", "feed_forward", "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "hardtanh",
-    "huber_loss", "inplace_abn", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu",
-    "linear", "linear_scan", "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d", "mish",
-    "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "prelu", "relu", "relu6", "rms_norm",
-    "rotary_embedding", "scaled_dot_product_attention", "selu", "sigmoid", "silu",
-    "smooth_l1_loss", "softmax", "softplus", "softsign", "swiglu", "tanh",
+    "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d",
+    "cosine_similarity", "cross_entropy", "dropout", "elu", "elu_", "embedding", "erf",
+    "feed_forward", "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "hardtanh",
+    "hardtanh_", "huber_loss", "inplace_abn", "interpolate", "kl_div", "l1_loss", "layer_norm",
+    "leaky_relu", "leaky_relu_", "linear", "linear_scan", "log_softmax", "logsigmoid", "max_pool1d",
+    "max_pool2d", "mish", "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "prelu", "relu",
+    "relu6", "relu_", "rms_norm", "rotary_embedding", "scaled_dot_product_attention", "selu",
+    "selu_", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "softsign", "swiglu",
+    "tanh",
 ]
+
+_P = ParamSpec("_P")
+
+
+def _written(function: Callable[Concatenate[Tensor, _P], Tensor]
+             ) -> Callable[Concatenate[Tensor, _P], Tensor]:
+    """The form of an activation that makes its input the result, as `inplace=True` does."""
+
+    def form(input: Tensor, /, *args: _P.args, **params: _P.kwargs) -> Tensor:
+        return function(input, *args, **{**params, "inplace": True})  # type: ignore[arg-type]
+
+    form.__name__ = form.__qualname__ = f"{function.__name__}_"
+    form.__doc__ = f"`{function.__name__}` with inplace=True: the input itself becomes the result."
+    return form
+
+
+elu_ = _written(elu)
+hardtanh_ = _written(hardtanh)
+leaky_relu_ = _written(leaky_relu)
+relu_ = _written(relu)
+selu_ = _written(selu)
 
 
 def tanh(input: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from gtensor.nn.hooks import is_plain
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.activations.dropout import residual_dropout
-from gtensor.ops.define.arguments import refuse_unsupported, want_tensors
+from gtensor.ops.define.arguments import want_tensors
 from gtensor.ops.linalg.linear import linear_sum
 
 if TYPE_CHECKING:
@@ -130,22 +130,22 @@ class Embedding(Module):
 class Dropout(Module):
     """Zeroes elements with probability p and divides the others by 1 - p, while training.
 
-    Raises ValueError for a p outside of 0 to 1.
+    With `inplace` the input itself becomes the result. Raises ValueError for a p outside of 0 to 1.
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        refuse_unsupported(False, "Dropout", inplace=inplace)
         if not 0 <= p <= 1:
             raise ValueError(f"p={p} given to Dropout; wanted a probability from 0 to 1")
         self.p = p
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape, the same shape out."""
-        return F.dropout(x, self.p, self.training)
+        return F.dropout(x, self.p, self.training, self.inplace)
 
     def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return f"p={self.p}, inplace=True" if self.inplace else f"p={self.p}"
 
 
 class Flatten(Module):

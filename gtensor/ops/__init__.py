@@ -14,6 +14,7 @@ from gtensor.engine.handle.namespaces import public
 from gtensor.engine.tape.op import Op, registry
 from gtensor.ops.activations import *
 from gtensor.ops.arrange import *
+from gtensor.ops.arrange.writing import in_place_form
 from gtensor.ops.attention import *
 from gtensor.ops.conv import *
 from gtensor.ops.elementwise import *
@@ -42,6 +43,8 @@ def _publish() -> None:
         _serve(public, name, function)
     for name, function in methods.functions():
         _serve(methods.Methods, name, functions[function])
+    for name in methods.IN_PLACE:
+        setattr(methods.Methods, f"{name}_", in_place_form(functions[name]))
     for name in ("reshape", "permute_dims"):  # a method's text is its function's
         getattr(methods.Methods, name).__doc__ = functions[name].__doc__
 

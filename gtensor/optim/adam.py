@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from gtensor.ops.updates import optimizers
-from gtensor.optim.optimizer import Group, Optimizer, Parameters, check_betas, check_numbers
+from gtensor.optim.optimizer import (
+    Group,
+    How,
+    Optimizer,
+    Parameters,
+    check_betas,
+    check_how,
+    check_numbers,
+)
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params
@@ -16,7 +24,8 @@ class Adam(Optimizer):
 
     `weight_decay` times the parameter is added to the gradient. `amsgrad` divides by the largest
     running mean square so far (Reddi et al., 2018), a third array per parameter. `maximize` negates
-    the gradient. PyTorch's arguments, defaults and formulas.
+    the gradient. PyTorch's arguments, defaults and formulas; `foreach`, `fused` and `capturable`
+    change nothing, as a step is one pass on CUDA anyway.
 
     The mean square of a finite gradient stays finite: at most the largest number of its dtype, and
     gradients are limited to the value that reaches it in one step (5.8e20 in float32). In PyTorch
@@ -30,7 +39,8 @@ class Adam(Optimizer):
     def __init__(self, params: Parameters, lr: float = 1e-3,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.0, amsgrad: bool = False, *,
-                 maximize: bool = False) -> None:
+                 maximize: bool = False, **how: Unpack[How]) -> None:
+        check_how(type(self).__name__, how)
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
                          amsgrad=amsgrad, maximize=maximize)
 
@@ -64,5 +74,5 @@ class AdamW(Adam):
     def __init__(self, params: Parameters, lr: float = 1e-3,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 1e-2, amsgrad: bool = False, *,
-                 maximize: bool = False) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+                 maximize: bool = False, **how: Unpack[How]) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, **how)

@@ -7,7 +7,7 @@ from itertools import chain
 from math import inf
 from numbers import Number
 from operator import is_
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast, overload
 
 from gtensor.backend import DeviceError
 from gtensor.creation.new_tensors import asarray
@@ -36,6 +36,31 @@ _FLAGS = frozenset({"amsgrad", "nesterov", "maximize"})
 
 
 T = TypeVar("T")
+
+
+class How(TypedDict, total=False):
+    """PyTorch's arguments that choose how a step runs. They are accepted and change nothing.
+
+    A step updates all parameters of a dtype in one pass on CUDA, which graphs capture, whatever
+    `foreach`, `fused` and `capturable` say. Gradients do not flow through a step:
+    `differentiable=True` raises ValueError.
+    """
+
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
+
+
+def check_how(name: str, how: How) -> None:
+    """Raise TypeError for another argument, ValueError for a step that is to be differentiated."""
+    unknown = how.keys() - How.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"{name} was given the arguments {sorted(unknown)}; wanted its own, or "
+                        f"PyTorch's {', '.join(How.__annotations__)}")
+    if how.get("differentiable"):
+        raise ValueError(f"{name} was given differentiable=True; wanted False: gradients do not "
+                         "flow through a step, so write the update with ops, as p - lr * g")
 
 
 class Counters:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from gtensor.ops.updates import optimizers
-from gtensor.optim.optimizer import Group, Optimizer, Parameters, check_numbers
+from gtensor.optim.optimizer import (
+    Group,
+    How,
+    Optimizer,
+    Parameters,
+    check_how,
+    check_numbers,
+)
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params
 
 
 class SGD(Optimizer):
-    """parameter -= lr * direction; PyTorch's arguments, defaults and formulas.
+    """parameter -= lr * direction; PyTorch's arguments, defaults and formulas (`How`, too).
 
     The direction is the gradient plus `weight_decay` times the parameter; with `momentum` it is
     averaged into a buffer, buffer = momentum * buffer + (1 - dampening) * direction, which is
@@ -25,7 +32,8 @@ class SGD(Optimizer):
 
     def __init__(self, params: Parameters, lr: float = 1e-3, momentum: float = 0.0,
                  dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, *,
-                 maximize: bool = False) -> None:
+                 maximize: bool = False, **how: Unpack[How]) -> None:
+        check_how(type(self).__name__, how)
         super().__init__(params, lr=lr, momentum=momentum, dampening=dampening,
                          weight_decay=weight_decay, nesterov=nesterov, maximize=maximize)
 

@@ -84,12 +84,15 @@ class MissingName(AttributeError):
 
     def __str__(self) -> str:
         name, sentence, names = self._found
-        if sentence is None:
-            from difflib import get_close_matches
+        if sentence is not None:
+            return f"{self.args[0]}; here: {sentence}"
+        from difflib import get_close_matches
 
-            nearest = get_close_matches(name, names(), 1)
-            sentence = f"did you mean {nearest[0]!r}?" if nearest else None
-        return f"{self.args[0]}; {sentence}" if sentence else str(self.args[0])
+        nearest = get_close_matches(name, names(), 1)
+        return f"{self.args[0]}; did you mean {nearest[0]!r}?" if nearest else str(self.args[0])
 
     def __reduce__(self) -> tuple[type[AttributeError], tuple[str]]:
         return AttributeError, (str(self),)  # the room stays in its process
+
+
+MissingName.__qualname__, MissingName.__module__ = "AttributeError", "builtins"  # in tracebacks

@@ -34,7 +34,7 @@ def test_an_alias_leads_to_what_is_there(room: str, name: str) -> None:
 @pytest.mark.parametrize(("room", "name"), [
     (room, name) for room, names in SENTENCES.items() for name in names])
 def test_a_name_that_is_no_alias_is_answered_with_what_to_type(room: str, name: str) -> None:
-    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; ") as caught:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; here: ") as caught:
         getattr(room_of(room), name)
     assert str(caught.value).endswith(SENTENCES[room][name])
 

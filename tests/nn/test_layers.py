@@ -237,10 +237,6 @@ def test_what_is_taken_by_position_is_pytorchs(name: str):
     (lambda: nn.MaxPool2d(2, 2, 0, 1, True), "MaxPool2d was given return_indices=True; wanted Fal"),
     (lambda: nn.MaxPool1d(2, return_indices=True), "MaxPool1d was given return_indices=True"),
     (lambda: nn.ConvTranspose1d(2, 2, 2, padding_mode="reflect"), "'reflect'; wanted 'zeros'"),
-    (lambda: nn.ReLU(True), "ReLU was given inplace=True; wanted False"),
-    (lambda: nn.ELU(1.0, True), "ELU was given inplace=True"),
-    (lambda: nn.Hardtanh(inplace=True), "Hardtanh was given inplace=True"),
-    (lambda: nn.Dropout(0.5, True), "Dropout was given inplace=True"),
 ])
 def test_arguments_that_have_only_their_place_are_refused(make, message: str):
     with pytest.raises(ValueError, match=message):

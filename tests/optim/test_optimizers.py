@@ -206,6 +206,22 @@ def test_bad_arguments_are_named(make, message):
         make(gt.ones(3, requires_grad=True))
 
 
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW"])
+def test_pytorchs_arguments_for_how_a_step_runs_change_nothing(kind):
+    """Scripts pass them by PyTorch's names, and read the options of groups."""
+    how = {"foreach": False, "fused": True}
+    if kind != "SGD":
+        how["capturable"] = True
+    w = gt.tensor([1.0], requires_grad=True)
+    made = getattr(gt.optim, kind)([w], lr=0.1, weight_decay=0.1, differentiable=False, **how)
+    plain = getattr(gt.optim, kind)([w], lr=0.1, weight_decay=0.1)
+    assert made.defaults == plain.defaults
+    with pytest.raises(ValueError, match=f"{kind} was given differentiable=True; wanted False"):
+        getattr(gt.optim, kind)([w], differentiable=True)
+    with pytest.raises(TypeError, match=rf"{kind} was given the arguments \['forech'\]"):
+        getattr(gt.optim, kind)([w], forech=True)
+
+
 def test_state_dict_round_trip_continues_equally():
     rng = np.random.default_rng()
     first, second = (gt.ones(5, requires_grad=True) for _ in range(2))

@@ -44,26 +44,13 @@ def _one_axis(name: str) -> Case:
 
 def _many_axes(name: str) -> Case:
     function = getattr(F, name)
-    return same(f"fft.{name}", lambda x, s=None, dim=None, norm=None: function(
-        x, s=s, axes=(dim,) if isinstance(dim, int) else axes(dim), norm=norm or "backward"))
-
-
-def _two_axes(name: str) -> Case:
-    function = getattr(F, name)
-    return same(f"fft.{name[:-1]}2", lambda x, s=None, dim=(-2, -1), norm=None: function(
+    usual = (-2, -1) if name.endswith("2") else None
+    return same(f"fft.{name}", lambda x, s=None, dim=usual, norm=None: function(
         x, s=s, axes=(dim,) if isinstance(dim, int) else axes(dim), norm=norm or "backward"))
 
 
 def _norm(x: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
-    if dim is None and ord is None:
-        flat = L.vector_norm(x)
-        return gt.reshape(flat, (1,) * x.ndim) if keepdim else flat
-    if isinstance(dim, int) or (isinstance(dim, (tuple, list)) and len(dim) == 1) or (
-            dim is None and x.ndim == 1):
-        return L.vector_norm(x, axis=axes(dim), keepdims=keepdim, ord=2 if ord is None else ord)
-    if ord is None:
-        return L.vector_norm(x, axis=axes(dim), keepdims=keepdim)
-    return _matrix_norm(x, ord, dim or (-2, -1), keepdim)
+    return L.norm(x, ord, axes(dim), keepdims=keepdim)
 
 
 def _matrix_norm(x: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False) -> Any:
@@ -86,11 +73,6 @@ def _cross(x: Any, y: Any, dim: Any = None) -> Any:
                    if dim is None else dim)
 
 
-def _cond(x: Any) -> Any:
-    s = L.svdvals(x)
-    return s[..., 0] / s[..., -1]
-
-
 def _by_singular_values(given: Given) -> bool:
     return complex_values(given) and (given.argument(0, "ord") in ("nuc", 2, -2)
                                       and given.input.ndim > 1)
@@ -111,7 +93,7 @@ REAL_GRADIENTS = {  # functions whose derivatives gtensor has for real matrices
     "qr": lambda x, some=True: L.qr(x, mode="reduced" if some else "complete"),
     "linalg.pinv": lambda x, rtol=None: L.pinv(x, rtol=rtol),
     "linalg.pinv.singular": lambda a, b: L.pinv(a @ gt.matrix_transpose(b)),
-    "linalg.cond": _cond,
+    "linalg.cond": L.cond,
 }
 
 PRODUCTS = [
@@ -156,12 +138,15 @@ SOLVERS = [
          refuses=lambda given: complex_values(given) and given.args[0] < 0),
     same("linalg.matrix_rank", lambda x, atol=None, rtol=None: L.matrix_rank(x, rtol=rtol), ATOL),
     same("linalg.solve", L.solve, VECTORS, refuses=complex_values),
+    same("linalg.solve_triangular", L.solve_triangular, refuses=complex_values),
+    same("linalg.lstsq.grad_oriented", lambda x, y, driver=None: L.lstsq(x, y).solution,
+         theirs=lambda x, y, driver=None: torch.linalg.pinv(x) @ y, refuses=complex_values),
     same("linalg.svd", L.svd, outputs=_svd_unique, refuses=complex_values),
 ]
 TRANSFORMS = [
     *(_one_axis(name) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")),
-    *(_many_axes(name) for name in ("fftn", "ifftn", "rfftn", "irfftn")),
-    *(_two_axes(name) for name in ("fftn", "ifftn", "rfftn", "irfftn")),
+    *(_many_axes(name) for name in (
+        "fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2")),
     same("fft.fftshift", lambda x, dim=None: F.fftshift(x, axes=axes(dim))),
     same("fft.ifftshift", lambda x, dim=None: F.ifftshift(x, axes=axes(dim))),
 ]

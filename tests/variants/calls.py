@@ -29,6 +29,8 @@ from gtensor.engine.tape.samples import (
     normal,
     positive,
 )
+from gtensor.ops.linalg.solving import near_identity
+from gtensor.system.foreign_names import ALIASES
 from gtensor.testing.cases import samples_of
 
 Function = Callable[..., Any]
@@ -62,25 +64,27 @@ WITHOUT = {
         "functional_call grad hessian hvp jacfwd jacobian jacrev jvp jvp_batched linearize "
         "per_example_grad value_and_grad vjp vmap"),
     "makes a tensor of numbers": (
-        "arange empty eye full linspace ones zeros fft.fftfreq fft.rfftfreq"),
+        "arange empty eye full linspace logspace ones tril_indices triu_indices zeros "
+        "fft.fftfreq fft.rfftfreq"),
     "asks about dtypes, or answers one": "can_cast finfo iinfo isdtype result_type",
     "sets or asks for the state of the process": (
         "__array_namespace_info__ cuda_device_count default_device detect_anomaly device "
-        "is_grad_enabled listen manual_seed set_default_device stream visible_devices"),
+        "get_default_dtype is_grad_enabled listen manual_seed set_default_device set_default_dtype "
+        "stream visible_devices"),
     "defines an op": "d op",
     "its result has no values": "empty_like",
 }
 METHODS_WITHOUT = {
     "of a tape, which has tests of its own": (
         "backward detach register_hook register_post_accumulate_grad_hook requires_grad_ "
-        "retain_grad requires_grad grad is_leaf"),
+        "retain_grad requires_grad grad is_leaf data"),
     "a fact about the tensor": "device dtype nbytes ndim shape size array __len__ __hash__",
     "Python's or an exchange protocol, which has tests of its own": (
         "__array_namespace__ __class__ __copy__ __deepcopy__ __cuda_array_interface__ __dlpack__ "
         "__dlpack_device__ __buffer__ __dir__ __doc__ __format__ __getattr__ __getstate__ __init__ "
         "__init_subclass__ __new__ __reduce__ __reduce_ex__ __repr__ __sizeof__ __str__ "
         "__subclasshook__ __annotations__ __module__ __slots__ __weakref__ __array_ufunc__ "
-        "__getattribute__ __setattr__ __delattr__"),
+        "__array_function__ __getattribute__ __setattr__ __delattr__"),
 }
 
 
@@ -161,11 +165,46 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
         _s((4, 3), (4,), draw=(normal, below(3)))]),
     "searchsorted": (lambda x, y, side: gt.searchsorted(gt.sort(x), y, side=side), [
         _s((6,), (3, 4), side="left"), _s((6,), (5,), side="right")]),
+    # -- compositions
+    "allclose": (None, [_s((2, 3), (2, 3)), _s((4,), (4,), atol=3.0)]),
+    "isclose": (None, [_s((2, 3), (2, 3), atol=1.0), _s((4,), ())]),
+    "nan_to_num": (None, [_s((2, 3)), _s((4,), draw=below(9))]),
+    "convolve": (None, [_s((7,), (3,)), _s((4,), (6,), mode="same")]),
+    "gradient": (None, [_s((2, 5)), _s((6, 2), axis=0), _s((5,))]),
+    "interp": (lambda x, xp, fp: gt.interp(x, gt.sort(xp), fp), [_s((3, 2), (5,), (5,))]),
+    "trapezoid": (lambda *tensors, **params: gt.trapezoid(*tensors, **params), [
+        _s((2, 5), dx=0.5), _s((3, 4), (4,)), _s((4, 2), axis=0)]),
+    "fmod": (None, [_s((2, 3), (2, 3), draw=(normal, apart)), _s((4,), (), draw=(normal, apart))]),
+    "lerp": (None, [_s((2, 3), (2, 3), ()), _s((4,), (4,), (4,))]),
+    "diag": (None, [_s((4,)), _s((3, 4), k=1), _s((3,), k=-2)]),
+    "kron": (None, [_s((2, 3), (3, 2)), _s((3,), (2, 2))]),
+    "argwhere": (None, [_s((3, 4), draw=below(2)), _s((5,), draw=below(2))]),
+    "hstack": (_list_of(gt.hstack), [_s((2, 3), (2, 2)), _s((3,), (4,))]),
+    "vstack": (_list_of(gt.vstack), [_s((2, 3), (1, 3)), _s((3,), (3,))]),
+    "swapaxes": (lambda x, axes: gt.swapaxes(x, *axes), [_s((2, 3, 4), axes=(-1, -3))]),
+    "unique": (None, [_s((3, 4), draw=below(4)), _s((7,), return_counts=True)]),
+    "bincount": (None, [_s((9,), draw=below(4))]),
+    "corrcoef": (None, [_s((3, 7))]),
+    "cov": (None, [_s((3, 5)), _s((6,), correction=0.0)]),
+    "median": (None, [_s((3, 5), draw=distinct), _s((2, 6), draw=distinct, axis=-1)]),
+    "percentile": (lambda x, q: gt.percentile(x, q), [_s((3, 5), draw=distinct, q=30)]),
+    "quantile": (lambda x, q, **params: gt.quantile(x, q, **params), [
+        _s((3, 5), draw=distinct, q=0.3), _s((2, 6), draw=distinct, q=(0.2, 1.0), axis=-1)]),
     # -- products and linear algebra
     "linalg.gemm_into": (None, [_s((2, 5), (2, 3), (3, 5), alpha=2.0, beta=0.5),
                                 _s((3, 5), (2, 3), (5, 2), transpose_a=True, transpose_b=True)]),
     "linalg.matrix_norm": (None, [_s((2, 3, 4)), _s((3, 4), ord=1), _s((4, 3), ord=2),
                                   _s((3, 4), ord="nuc"), _s((3, 4), ord=-np.inf)]),
+    "linalg.cond": (None, [_s((3, 4)), _s((2, 3, 3), draw=_invertible, p=1), _s((4, 2), p=-2)]),
+    "linalg.lstsq": (lambda x, y: L.lstsq(x, y)[:2], [
+        _s(*shapes, draw=(_invertible, normal)) for shapes in (
+            ((4, 3), (4,)), ((2, 3, 4), (2, 3, 2)), ((3, 3), (2, 3, 1)))]),
+    "linalg.norm": (None, [_s((2, 3)), _s((3, 4), ord=1), _s((2, 4, 3), ord=2, axis=(-1, -2)),
+                           _s((2, 4), ord=3, axis=-1, keepdims=True)]),
+    "linalg.solve_triangular": (None, [
+        _s((3, 3), (3,), draw=(near_identity, normal)),
+        _s((2, 3, 3), (3, 2), draw=(near_identity, normal), upper=False, unitriangular=True),
+        _s((3, 3), (2, 3), draw=(near_identity, normal), left=False)]),
     "linalg.matrix_power": (lambda x, n: L.matrix_power(x, n), [
         _s((3, 3), n=3), _s((2, 3, 3), n=0), _s((3, 3), draw=_invertible, n=-2)]),
     "linalg.matrix_rank": (None, [_s((3, 4)), _s((2, 3, 3))]),
@@ -175,7 +214,8 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     # -- Fourier transforms
     **{f"fft.{name}": (None, _ONE_FFT) for name in ("fft", "ifft", "rfft", "ihfft")},
     **{f"fft.{name}": (None, _BACK_FFT) for name in ("irfft", "hfft")},
-    **{f"fft.{name}": (None, _MANY_FFT) for name in ("fftn", "ifftn", "rfftn", "irfftn")},
+    **{f"fft.{name}": (None, _MANY_FFT) for name in (
+        "fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2")},
     **{f"fft.{name}": (None, [_s((2, 5), axes=-1), _s((2, 5))])
        for name in ("fftshift", "ifftshift")},
     # -- neural networks
@@ -336,6 +376,9 @@ TENSOR: dict[str, tuple[Function, Sequence[Sample], bool]] = {
     "__float__": (float, [_s(())], False),
     "__complex__": (complex, [_s(())], False),
     "__iter__": (lambda x: list(x), [_s((3, 2))], False),
+    "__round__": (lambda x: round(x, 1), [_s((2, 3))], False),
+    "__divmod__": (lambda x, y: divmod(x, y)[0], [_s((2, 3), (2, 3), draw=apart)], False),
+    "__rdivmod__": (lambda y, x: y.__rdivmod__(x)[1], [_s((2, 3), (2, 3), draw=apart)], False),
     "__getitem__": (lambda x, key: x[key], [_s((4, 5), key=key) for key in _KEYS], False),
     "__setitem__": (_written, [_s((4, 5), (5,), key=(slice(1, 3),)), _s((4, 5), (), key=(..., -1)),
                                _s((4, 5), (3, 5), key=([0, 3, 2],))], True),
@@ -384,6 +427,7 @@ def public_methods() -> set[str]:
     shared = {id(f) for f in public_functions().values()}
     return {name for name in dir(gt.Tensor)
             if (not name.startswith("_") or name.startswith("__"))
+            and name not in ALIASES["gtensor.Tensor"]  # at its first use it becomes a method
             and id(inspect.getattr_static(gt.Tensor, name)) not in shared}
 
 

@@ -245,7 +245,7 @@ def precision(name: str, call: Call, seed: int, device: str) -> None:
     dtypes(what, found, [in_dtype(call, v.dtype, dtype) for v in wanted.values])
 
 
-_OF_A_SPECTRUM = ("fft.irfft", "fft.hfft", "fft.irfftn")  # half types count as complex64
+_OF_A_SPECTRUM = ("fft.irfft", "fft.hfft", "fft.irfftn", "fft.irfft2")  # half types count as complex64
 
 
 def in_dtype(call: Call, full: np.dtype, dtype: np.dtype) -> np.dtype:
@@ -435,12 +435,12 @@ def empty(call: Call, seed: int, device: str) -> None:
 
 _AS_MANY_AS_ROWS = ("unstack", "Tensor.__iter__", "Tensor.tolist")  # results
 _SIZED_OTHERWISE = (  # by values, or by steps
-    "unique_all", "unique_counts", "unique_inverse", "unique_values", "nonzero",
-    "repeat of counts", "Tensor.__getitem__")
+    "unique_all", "unique_counts", "unique_inverse", "unique_values", "nonzero", "unique",
+    "argwhere", "bincount", "repeat of counts", "Tensor.__getitem__")
 # The result over no elements is that over one neutral element: 0, or one of these.
 _NEUTRAL = {"prod": 1.0, "all": 1.0, "linalg.det": 1.0, "linalg.slogdet": 1.0,
             "logsumexp": -np.inf, "searchsorted": np.inf}
-_MEANS = ("mean", "var", "std")
+_MEANS = ("mean", "var", "std", "cov")
 
 
 def _shapes(what: str, call: Call, size: int, seed: int, found: Outcome) -> None:
@@ -523,7 +523,7 @@ def zero_d(call: Call, seed: int, device: str) -> None:
 
 _AXES_OF_0D = (  # whose results have axes where their input has none
     "broadcast_to", "flatten", "tile", "unique_all", "unique_counts", "unique_inverse",
-    "unique_values")
+    "unique_values", "unique", "vstack", "hstack", "quantile")
 
 
 def _as(shaped: Arrays, arrays: Arrays) -> Arrays:

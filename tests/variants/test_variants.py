@@ -41,9 +41,10 @@ KNOWN_ON_CPU = {("from_dlpack", "bfloat16"): "NumPy exports no bfloat16"}
 NO_LEADING_AXES = {
     "Tensor.T", "Tensor.__bool__", "Tensor.__complex__", "Tensor.__float__", "Tensor.__index__",
     "Tensor.__int__", "Tensor.__iter__", "Tensor.item", "Tensor.permute_dims", "Tensor.reshape",
-    "Tensor.tolist", "broadcast_to", "linalg.outer", "meshgrid", "nonzero", "permute_dims",
-    "repeat of counts", "reshape", "unique_all", "unique_counts", "unique_inverse",
-    "unique_values",
+    "Tensor.tolist", "allclose", "argwhere", "bincount", "broadcast_to", "convolve", "corrcoef",
+    "cov", "diag", "gradient", "linalg.outer", "meshgrid", "nonzero", "percentile", "permute_dims",
+    "quantile", "repeat of counts", "reshape", "unique", "unique_all", "unique_counts",
+    "unique_inverse", "unique_values", "vstack",
     *(f"nn.functional.{name}" for name in (
         "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
         "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",

@@ -15,6 +15,8 @@ from gtensor.engine.handle.handle_node import HandleNode
 from gtensor.engine.handle.storage import Storage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import CapsuleType
 
     from gtensor.backend.typing import Array, DTypeLike
@@ -22,12 +24,29 @@ if TYPE_CHECKING:
 _LEGACY = 1  # CUDA's default stream, used for a consumer that gives no stream
 
 
+class _UfuncProtocol:
+    """`__array_ufunc__`: NumPy reads it from the class, CuPy from the tensor.
+
+    For CuPy it is None, so that the operators of its arrays call the tensor's.
+    """
+
+    def __get__(self, tensor: object, owner: type) -> Callable[..., Any] | None:
+        return _operated if tensor is None else None
+
+
+def _operated(
+    tensor: Interchange, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any
+) -> Any:
+    """`array * tensor` is the tensor's operator; every other ufunc raises TypeError."""
+    from gtensor.engine.handle.numpy_calls import operated
+
+    return operated(tensor, ufunc, method, inputs, options)
+
+
 class Interchange(HandleNode):
     """Mixin of `Tensor`: the protocols by which other libraries read its memory."""
 
     __slots__ = ()
-
-    __array_ufunc__ = None  # so that `ndarray * tensor` calls the tensor's operator
 
     _array: Array
     _device: Device
@@ -37,6 +56,17 @@ class Interchange(HandleNode):
 
         def _own_storage(self, shares: bool = True) -> Storage:
             """See `Tensor`."""
+
+    __array_ufunc__ = _UfuncProtocol()
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: object, args: tuple[Any, ...],
+        options: dict[str, Any],
+    ) -> Any:
+        """NumPy's functions that only read tensors, such as `np.save`; others raise TypeError."""
+        from gtensor.engine.handle.numpy_calls import read_or_refused
+
+        return read_or_refused(function, args, options)
 
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array, without history: the same memory on the CPU, else a copy.

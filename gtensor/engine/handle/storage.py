@@ -95,6 +95,12 @@ class Storage:
             self.handles = set()
         self.handles.add(weakref.ref(handle, self.handles.discard))
 
+    def part(self, handle: object) -> None:
+        """Remove a tensor, which has other memory from now on."""
+        for ref in list(self.handles or ()):
+            if ref() is handle:
+                self.handles.discard(ref)  # type: ignore[union-attr]
+
     def has(self, handle: object) -> bool:
         """Whether the tensor is among those that share this storage."""
         # by identity: equal references would compare the tensors' elements

@@ -6,12 +6,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 from weakref import ref
 
 import numpy as np
 
-from gtensor.backend import Device, DeviceError, element_type, get_device
+from gtensor.backend import Device, DeviceError, element_type, get_default_dtype, get_device
 from gtensor.engine.handle.consumed import Consumed
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.hooks import RemovableHandle
@@ -35,6 +35,25 @@ N = TypeVar("N", bool, int, float, complex)
 FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and other ml_dtypes)
 # What may stand beside a Tensor; lists are nested.
 Operand: TypeAlias = "Tensor | Array | Scalar | Sequence[Any]"
+
+
+class Size(int):
+    """A number of elements, which a call makes a shape: PyTorch's `x.size()`."""
+
+    shape: tuple[int, ...]
+
+    @overload
+    def __call__(self) -> tuple[int, ...]: ...
+
+    @overload
+    def __call__(self, dim: int) -> int: ...
+
+    def __call__(self, dim: int | None = None) -> tuple[int, ...] | int:
+        """The shape, or the length of one axis."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
 
 
 class Tensor(Interchange, Methods):
@@ -95,9 +114,11 @@ class Tensor(Interchange, Methods):
         return self._array.ndim
 
     @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._array.size
+    def size(self) -> Size:
+        """Number of elements; `size()` is the shape and `size(i)` a length of it, as PyTorch's."""
+        size = Size(self._array.size)
+        size.shape = self._array.shape
+        return size
 
     @property
     def nbytes(self) -> int:
@@ -140,7 +161,7 @@ class Tensor(Interchange, Methods):
         body = np.array2string(self._device.to_numpy(self._array), separator=", ", prefix="tensor(",
                                threshold=200, edgeitems=3)
         parts = [body]
-        if self.dtype not in (np.dtype("float32"), np.dtype("int64"), np.dtype("bool")):
+        if self.dtype not in (get_default_dtype(), np.dtype("int64"), np.dtype("bool")):
             parts.append(f"dtype={self.dtype.name}")
         if self._device.type != "cpu":
             parts.append(f"device='{self._device}'")
@@ -325,6 +346,8 @@ class Tensor(Interchange, Methods):
                 if storage.common:
                     first.made = storage.made
                     self._storage = storage = first
+        elif shares and storage.handles is None:  # a save made it, for this tensor alone
+            storage.join(self)
         return storage
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
@@ -384,11 +407,18 @@ class Tensor(Interchange, Methods):
                              f"{gtensor.__array_api_version__!r} or an earlier one")
         return gtensor
 
-    def to(self, target: Device | DTypeLike) -> Tensor:
+    def to(
+        self, target: Device | DTypeLike | Tensor = None, dtype: DTypeLike | bool = None, *,
+        device: Device | str | None = None, non_blocking: bool = False, copy: bool = False,
+    ) -> Tensor:
         """A copy on a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it fits.
 
-        A cast is recorded, and so is a copy to a device. Raises TypeError for None.
+        A cast is recorded, and so is a copy to a device. Both may be given, or a tensor whose
+        device and dtype are wanted. `copy`: not this tensor itself. `non_blocking` changes nothing:
+        streams order copies. Raises TypeError for None, and for one thing given twice.
         """
+        if dtype is not None or device is not None or copy or isinstance(target, Tensor):
+            return self._to_both(target, dtype, device, copy)
         if target is None:
             raise TypeError("to() was given None; wanted a device or a dtype")
         if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
@@ -400,6 +430,23 @@ class Tensor(Interchange, Methods):
             raise TypeError(f"to() was given {target!r}; wanted a device such as 'cpu' or 'cuda', "
                             "or a dtype") from None
         return self if dtype == self.dtype else recorded.astype(self, dtype=dtype)
+
+    def _to_both(self, target: Any, dtype: Any, device: Any, copy: bool) -> Tensor:
+        """`to` with more than a target."""
+        if isinstance(target, Tensor):
+            target, device = target.dtype, target.device if device is None else device
+        given = [t for t in (target, device, dtype)
+                 if t is not None and not isinstance(t, (bool, np.bool_))]  # PyTorch's non_blocking
+        places = [t for t in given if isinstance(t, Device)
+                  or isinstance(t, str) and _names_device(t)]
+        kinds = [t for t in given if t not in places]
+        if len(places) > 1 or len(kinds) > 1:
+            raise TypeError(f"to() was given {', '.join(map(str, given))}; wanted one device and "
+                            "one dtype")
+        found = self
+        for one in (*places, *kinds):
+            found = found.to(one)
+        return recorded.clone(found) if copy and found is self else found
 
 
 def is_floating(dtype: np.dtype) -> bool:

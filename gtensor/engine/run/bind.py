@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 
 from gtensor.backend import (
+    DEFAULTS,
     Device,
     DeviceError,
     default_device,
@@ -44,8 +45,9 @@ HOST = get_device("cpu")
 SCALARS = (bool, int, float, complex)
 USER_DTYPE = 256  # dtype numbers from here on are user-defined (ml_dtypes)
 FLOAT32 = np.dtype("float32")
-_DEFAULTS = {  # NumPy's default dtypes for Python numbers -> gtensor's
-    np.dtype("float64"): FLOAT32, np.dtype("complex128"): np.dtype("complex64")}
+_OF_PYTHON = {np.dtype("float64"): "f", np.dtype("complex128"): "c"}  # NumPy's, of its numbers
+INTEGERS = "biu"  # kinds of dtypes, booleans among them
+LAST_INTEGER = 10  # dtype numbers up to here are integers
 _MOST_CONSTANTS = 1024
 
 
@@ -75,7 +77,10 @@ _CONSTANTS = {c.dtype: c for c in (FLOAT32_CONSTANTS, _Constants("float64"))}
 def constant(value: float, dtype: np.dtype) -> np.ndarray | float | None:
     """A number beside an array of that dtype; None if it takes more (see `adopt_constants`)."""
     known = _CONSTANTS.get(dtype)
-    return known[value] if known is not None else value if dtype.num < USER_DTYPE else None
+    if known is not None:
+        return known[value]
+    takes_more = dtype.num >= USER_DTYPE or type(value) is float and dtype.num <= LAST_INTEGER
+    return None if takes_more else value
 
 
 class Target:
@@ -130,7 +135,8 @@ def bind(
             arrays.append(value)
             parents.append(None)
         bit <<= 1
-    if others or tensor is None or (numbers and tensor._array.dtype.num >= USER_DTYPE):
+    if others or tensor is None or (
+            numbers and not LAST_INTEGER < tensor._array.dtype.num < USER_DTYPE):
         device = adopt_constants(op, arrays, device)
     assert device is not None
     if op.floating:
@@ -265,7 +271,11 @@ def _refuse_devices(op: Op, device: Device, other: Device) -> NoReturn:
 
 
 def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
-    """Convert inputs that are not Tensors to arrays of the device; Python scalars stay scalars."""
+    """Convert inputs that are not Tensors to arrays of the device; Python scalars stay scalars.
+
+    Integers that go with a Python float are made the default float dtype, as in PyTorch, except in
+    comparisons, which are exact.
+    """
     if device is None:
         device = default_device()
         if all(isinstance(value, SCALARS) or value is None for value in arrays):
@@ -277,6 +287,8 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
             arrays[i] = host_array(value, op.name).item()  # weakly typed, as a Python scalar
         elif isinstance(value, np.ndarray) or not isinstance(value, (device.array_type, *SCALARS)):
             arrays[i] = device.from_numpy(as_numpy(op.name, value))
+    if op.backward is not None and any(type(a) in (float, complex) for a in arrays):
+        _to_default(op, arrays, device)
     strong = [a for a in arrays if isinstance(a, device.array_type)]
     if any(a.dtype.kind == "V" for a in strong):  # ml_dtypes: NumPy would promote a Python scalar
         dtype = np.result_type(*[a.dtype for a in strong if a.dtype.kind in "fVc"])
@@ -289,16 +301,24 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
 def as_numpy(name: str, value: object) -> np.ndarray:
     """Numbers, lists or an array on the host as an array; numbers in gtensor's default dtypes."""
     array = host_array(plain_values(value, name), name)
-    if isinstance(value, np.ndarray):
-        return array
-    return array.astype(_DEFAULTS.get(array.dtype, array.dtype), copy=False)
+    kind = None if isinstance(value, np.ndarray) else _OF_PYTHON.get(array.dtype)
+    return array if kind is None else array.astype(DEFAULTS[kind], copy=False)
 
 
 def _to_floating(arrays: list[Any], device: Device, name: str) -> None:
     """Convert integer arrays to the default float dtype, for ops with `floating=True`."""
     for i, value in enumerate(arrays):
-        if isinstance(value, device.array_type) and value.dtype.kind in "iub":
-            arrays[i] = device.copy(value, FLOAT32, name)
+        if isinstance(value, device.array_type) and value.dtype.kind in INTEGERS:
+            arrays[i] = device.copy(value, DEFAULTS["f"], name)
+
+
+def _to_default(op: Op, arrays: list[Any], device: Device) -> None:
+    """Convert integer arrays to the default float dtype, unless one of the arrays is floating."""
+    places = [i for i, value in enumerate(arrays)
+              if i not in op.constants and isinstance(value, device.array_type)]
+    if all(arrays[i].dtype.kind in INTEGERS for i in places):
+        for i in places:
+            arrays[i] = device.copy(arrays[i], DEFAULTS["f"], op.name)
 
 
 def storage_of(out: Array, inputs: tuple[object, ...]) -> Storage:

@@ -19,7 +19,7 @@ from gtensor.engine.handle.node import FREE, next_seq
 from gtensor.engine.handle.storage import FRESH, FRESH_ELSEWHERE, Storage
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run import bind as general
-from gtensor.engine.run.bind import USER_DTYPE
+from gtensor.engine.run.bind import LAST_INTEGER, USER_DTYPE
 from gtensor.engine.tape.execute import name_shapes
 from gtensor.engine.tape.levels import TRACED, on_level
 from gtensor.engine.tape.op import Op
@@ -202,7 +202,7 @@ _ON_HOST = {  # what the text is where the device decides it
     "number": "float32[x2] if a1.dtype is FLOAT32 else constant(x2, a1.dtype)"}
 _ELSEWHERE_IS = {
     "path": "PATH", "depth": "2", "stream": "current_stream()",
-    "number": "x2 if a1.dtype.num < USER_DTYPE else None"}
+    "number": "x2 if LAST_INTEGER < a1.dtype.num < USER_DTYPE else constant(x2, a1.dtype)"}
 _MASKS = {  # the text of the mask, by the number of inputs
     1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
 _GENERAL = """\
@@ -232,7 +232,8 @@ class _CallsElsewhere(dict["Device", "Callable[..., Tensor]"]):
             scope = {**SCOPE, "op": op}
         else:
             text = "".join(_text(op, False, _ELSEWHERE_IS))
-            scope = {**SCOPE, "op": op, "HERE": device, "USER_DTYPE": USER_DTYPE,
+            scope = {**SCOPE, "op": op, "HERE": device,
+                     "LAST_INTEGER": LAST_INTEGER, "USER_DTYPE": USER_DTYPE,
                      "FRESH": None,  # no storage tells which of these devices it is
                      "PATH": device.path(op.name, op.gpu, len(op.input_names)),
                      "STORAGE": FRESH_ELSEWHERE if op.owns else op.storage,

@@ -1,4 +1,8 @@
-"""In-place writes: `y += x`, `y[key] = x`. The handle stays; the storage's version is increased."""
+"""In-place writes: `y += x`, `y[key] = x`, `relu_(y)`. The handle stays, and is the result.
+
+Its memory is written and the storage's version increased. `overwrite` moves the handle to new
+memory instead where only records read the old one.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend import DEFAULTS
 from gtensor.engine.handle.arrays import layout
 from gtensor.engine.handle.context import grad_enabled
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.interchange import given_values
 from gtensor.engine.handle.node import Leaf, Node
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.engine.run.bind import bind, saves
+from gtensor.engine.run.bind import INTEGERS, bind, saves
+from gtensor.engine.run.take_over import recording
 from gtensor.engine.run.writable import check_writable, overlapping, refuse_traced, same_layout
 from gtensor.engine.tape.execute import execute
+from gtensor.engine.tape.levels import Traced, underlying
 from gtensor.engine.tape.op import Op
 from gtensor.engine.tape.record import Record, new_record
 from gtensor.settings import settings
@@ -65,7 +72,60 @@ def _result_dtype(op: Op, array: Array, value: Array | Scalar) -> np.dtype:
         given = np.result_type(value)
         return given if given.kind == "c" else array.dtype
     result = np.result_type(array, value)
-    return np.dtype(np.float32) if op.floating and result.kind in "iub" else result
+    if array.dtype.kind in INTEGERS and (
+            type(value) in (float, complex) or op.floating and result.kind in INTEGERS):
+        return DEFAULTS["c" if result.kind == "c" else "f"]
+    return result
+
+
+def overwrite(op: Op, target: Tensor, params: Params) -> Tensor:
+    """target = op(target), for a target that `check_target` accepted: the handle is the result.
+
+    Its memory is written, as by `assign`. But where only records read the old values, because an
+    earlier op saved them or this one's rule needs them, the handle gets new memory, and they keep
+    the old.
+    """
+    needed = recording(target) and 0 in op.plan(1, 1)
+    if (needed or target._storage.saved) and may_move(target):
+        return move(target, op(target, **params))
+    return bind(op, (target,), params, _into_first)
+
+
+def check_target(name: str, target: Tensor) -> np.dtype:
+    """The dtype of a tensor that an op is to overwrite; raises for one that must not be."""
+    if not isinstance(target, Tensor):
+        raise TypeError(f"in-place {name} was given {type(target).__name__}; wanted a Tensor")
+    target._current_node(f"in-place {name}")
+    _refuse_leaf(name, target, recording(target))
+    if not isinstance(target, Traced):
+        check_writable(name, target._array)
+    elif not may_move(target):
+        refuse_traced(target, f"in-place {name}")
+    return target.dtype
+
+
+def may_move(x: Tensor) -> bool:
+    """Whether nothing but records and this handle can read its memory, so that it may leave it.
+
+    Within a transform: the memory behind it, which the function's arguments share with the caller.
+    """
+    x = underlying(x)
+    storage = x._storage
+    return storage.made and not (storage.exported or storage.leaf or storage.shared_beside(x))
+
+
+def move(target: Tensor, result: Tensor) -> Tensor:
+    """Let the handle be a result that no other code has, in that one's memory."""
+    if isinstance(target, Traced):
+        return target.become(result)
+    before, storage = target._storage, result._storage
+    if result._node is not None:
+        _replace_node(target, result._node)
+    if storage.handles is not None:
+        storage.join(target)
+    target._array, target._storage, target._version = result._array, storage, storage.version
+    before.part(target)
+    return target
 
 
 def write(
@@ -95,11 +155,10 @@ def _into_first(
     parents: tuple[Node | None, ...], mask: int, device: Device,
 ) -> Tensor:
     """The output in the first input's memory; the handle of that input is the result."""
-    target, value, *indices = inputs
+    target, *others = inputs
+    value = others[0] if others else None
     tracked = mask != 0 and grad_enabled()
-    if tracked and target._storage.leaf and _views_leaf(target._node):
-        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of "
-                            "one; do it under no_grad(), or on a clone()")
+    _refuse_leaf(op.name, target, tracked)
     if 0 in arrays[0].strides or not getattr(arrays[0].flags, "writeable", True):
         check_writable(op.name, arrays[0])
     kept: tuple[Any, Any] = (arrays[0], value)  # the operands that the backward rule may save
@@ -123,9 +182,11 @@ def _into_first(
             target._version = storage.version
     if tracked:
         storage.history = True
-        second = kept[1]._array if isinstance(kept[1], Tensor) else kept[1]
-        values = (kept[0], second, *arrays[2:], target._array)
-        handles = (None, kept[1] if kept[1] is value else None, *indices, target)
+        handles: list[object] = [None, *others, target]
+        values = [kept[0], *arrays[1:], target._array]
+        if others:
+            values[1] = kept[1]._array if isinstance(kept[1], Tensor) else kept[1]
+            handles[1] = value if kept[1] is value else None
         plan = op.plan(mask, len(arrays))
         saved, guards = saves(plan, values, handles) if plan else op.nothing_saved
         node = new_record(op, parents, mask, saved, guards, params, target._array, device)
@@ -179,10 +240,17 @@ def _kept_values(
     """The operands, copied where the rule needs them and the write would destroy them."""
     plan = op.plan(mask, len(arrays))
     before = device.copy(arrays[0], label=op.name) if 0 in plan else arrays[0]
-    if 1 in plan and overlapping(device, arrays[0], arrays[1]):
+    if len(arrays) > 1 and 1 in plan and overlapping(device, arrays[0], arrays[1]):
         twice = 0 in plan and same_layout(arrays[0], arrays[1])  # y *= y: one copy suffices
         value = before if twice else device.copy(arrays[1], label=op.name)
     return before, value
+
+
+def _refuse_leaf(name: str, target: Tensor, tracked: bool) -> None:
+    in_use = target._storage.leaf or isinstance(target, Traced)
+    if tracked and in_use and _views_leaf(target._node):
+        raise GradientError(f"in-place {name} on a leaf that requires a gradient, or a view of "
+                            "one; do it under no_grad(), or on a clone()")
 
 
 def _views_leaf(node: Node | None) -> bool:
@@ -193,13 +261,14 @@ def _views_leaf(node: Node | None) -> bool:
 
 
 def _write_over(op: Op, device: Device, arrays: list[Any], params: Params) -> None:
-    target, value, *indices = arrays
+    target, *others = arrays
+    value: Any = others[0] if others else None
     if overlapping(device, target, value) and not same_layout(target, value):
         # With a key, a tile of the value does not go where the same tile of the target is.
         if device.type == "cpu" and not params and _is_transpose(target, value):
             _with_own_transpose(op, target)
             return
-        arrays = [target, device.copy(value, label=op.name), *indices]
+        arrays = [target, device.copy(value, label=op.name), *others[1:]]
     execute(op, device, arrays, {**params, "out": target})
 
 

@@ -77,13 +77,25 @@ class Traced(Tensor):
                 f"shape={self.shape}, dtype={self.dtype.name})")
 
     def __copy__(self) -> Traced:
-        copy = self._copied()
+        copy = self._sharing()
         copy._node = self._current_node("copy")
         return copy
+
+    def become(self, other: Tensor) -> Tensor:
+        """Take the values of a handle that no other code has: an op's result, in place."""
+        if type(other) is not type(self) or other._level is not self._level:
+            self._level.refuse_write("an op in place")
+        for name in type(self).__slots__:
+            setattr(self, name, getattr(other, name))
+        self._node = other._node or self._node
+        return self
 
     def detach(self) -> Traced:
         """The values as a constant: without a place on any tape, and without a tangent."""
         raise NotImplementedError
+
+    def _own_storage(self, shares: bool = True) -> Storage:
+        return self._storage
 
     def _leaf(self) -> Leaf:
         return Leaf(self.shape, self.dtype, self._device, self._level)
@@ -94,6 +106,10 @@ class Traced(Tensor):
 
     def _copied(self) -> Traced:
         """A new handle with the same values, without a node."""
+        raise NotImplementedError
+
+    def _sharing(self) -> Traced:
+        """The same for another reader: it counts as one of those that share the memory."""
         raise NotImplementedError
 
 

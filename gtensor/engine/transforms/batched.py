@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,9 @@ class Batched(Traced):
 
     def _copied(self) -> Batched:
         return _batched(self._level, self.values, self.mapped)
+
+    def _sharing(self) -> Batched:
+        return _batched(self._level, copy(self.values), self.mapped)
 
     def detach(self) -> Batched:
         return _batched(self._level, self.values.detach(), self.mapped)
@@ -75,7 +79,7 @@ class Vectorized(Level):
 
     def start(self, values: Tensor) -> Batched:
         """An argument of the function: the values of all examples, with their axis first."""
-        return _batched(self, values, True)
+        return _batched(self, copy(values), True)  # the caller has the memory, too
 
     def end(self, result: Tensor) -> tuple[Tensor, bool]:
         """The values of a result, and whether they have an axis of the examples, then first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.handle.errors import LevelError
@@ -29,6 +30,9 @@ class Dual(Traced):
     def _copied(self) -> Dual:
         return _dual(self._level, self.primal, self.tangent)
 
+    def _sharing(self) -> Dual:
+        return _dual(self._level, copy(self.primal), self.tangent)
+
     def detach(self) -> Dual:
         return _dual(self._level, self.primal.detach(), None)
 
@@ -49,7 +53,7 @@ class Directional(Level):
 
     def start(self, primal: Tensor, tangent: Tensor | None) -> Dual:
         """An argument of the function; without a tangent it is a constant."""
-        return _dual(self, primal, tangent)
+        return _dual(self, copy(primal), tangent)  # the caller has the memory, too
 
     def end(self, result: Tensor) -> tuple[Tensor, Tensor | None]:
         """Value and tangent of a result; without a tangent if that is zero."""

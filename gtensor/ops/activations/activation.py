@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.samples import alike, apart, normal, unary
+from gtensor.ops.arrange.writing import overwrite
 from gtensor.ops.define.arguments import of_half
 from gtensor.ops.define.fused import formula_of
 from gtensor.ops.elementwise.selection import where
@@ -212,23 +213,31 @@ returns x or g itself.
 # -- public functions ------------------------------------------------------------------------------
 
 
-def relu(input: Tensor) -> Tensor:
-    """max(input, 0), elementwise; NaN passes. The gradient at 0 is 0. Saves its output."""
-    return relu_op(input)
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(input, 0), elementwise; NaN passes. The gradient at 0 is 0. Saves its output.
+
+    `inplace`, of every activation and of dropout: the input itself becomes the result, as `x += 1`
+    makes x the sum. Its memory is written if nothing else reads it.
+    """
+    return overwrite(relu_op, input) if inplace else relu_op(input)
 
 
-def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """input where positive, else input * negative_slope. With a positive slope saves its output.
 
     Elementwise. Source: Maas et al., "Rectifier nonlinearities improve neural network acoustic
     models", 2013.
     """
     if negative_slope > 0:
+        if inplace:
+            return overwrite(leaky_relu_op, input, negative_slope=float(negative_slope))
         return leaky_relu_op(input, negative_slope=float(negative_slope))
+    if inplace:
+        return overwrite(leaky_relu, input, negative_slope)
     return where(input > 0, input, input * negative_slope) if negative_slope else relu(input)
 
 
-def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input where positive, else alpha * (exp(input) - 1).
 
     With a positive alpha saves its output, of half types its input, as their output has lost the
@@ -238,7 +247,12 @@ def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
     2015.
     """
     if alpha > 0:
-        return (elu_of_half_op if of_half(input) else elu_op)(input, alpha=float(alpha))
+        chosen = elu_of_half_op if of_half(input) else elu_op
+        if inplace:
+            return overwrite(chosen, input, alpha=float(alpha))
+        return chosen(input, alpha=float(alpha))
+    if inplace:
+        return overwrite(elu, input, alpha)
     return where(input > 0, input, alpha * (recorded.exp(recorded.minimum(input, 0)) - 1))
 
 
@@ -254,9 +268,9 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return gelu_op(input, approximate=approximate)
 
 
-def silu(input: Tensor) -> Tensor:
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """input * sigmoid(input), elementwise."""
-    return silu_op(input)
+    return overwrite(silu_op, input) if inplace else silu_op(input)
 
 
 def sigmoid(input: Tensor) -> Tensor:

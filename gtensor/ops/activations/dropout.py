@@ -20,11 +20,13 @@ from gtensor.backend.kernels import elementwise
 from gtensor.creation.new_tensors import ones
 from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.in_place import check_target
 from gtensor.engine.tape.levels import vectorizing
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, alike, apart, unary
 from gtensor.ops.activations.activation import gelu, relu
-from gtensor.ops.define.arguments import refuse_unsupported, sums_in
+from gtensor.ops.arrange.writing import overwrite
+from gtensor.ops.define.arguments import sums_in
 from gtensor.ops.define.batching import Inputs, Mapped, aligned, batch_size, in_dtype, spread
 from gtensor.ops.define.cpu_tiles import computed_in, masked
 from gtensor.ops.define.fused import fused
@@ -237,7 +239,7 @@ def dropout(
 
     The mask follows from `seed` and is never stored. By default the seed is drawn from the
     generator that `gtensor.manual_seed` sets; within `vmap` its `randomness` decides.
-    `inplace` must be False.
+    With `inplace` the input itself becomes the result.
 
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
     2014.
@@ -245,7 +247,6 @@ def dropout(
     Raises TypeError for an input that is not floating, ValueError for a p outside of 0 to 1.
     """
     check_probability("dropout", "p", p)
-    refuse_unsupported(False, "dropout", inplace=inplace)
     if isinstance(seed, bool):
         raise TypeError(f"dropout was given seed={seed}; wanted an integer or None")
     if input.dtype.kind not in "fV":
@@ -254,14 +255,19 @@ def dropout(
     if not training or p == 0.0:
         return input
     if seed is None and vectorizing():
+        if inplace:
+            return overwrite(dropout, input, p)
         from gtensor.engine.transforms.batched import drawn
 
         return _scaled(recorded, input, drawn("dropout", input.shape, lambda shape: dropout_op(
             ones(shape, dtype=input.dtype, device=input.device), p=float(p),
             seed=fresh_seed(input.device))))
-    if seed is None:
-        return dropout_op(input, p=float(p), seed=fresh_seed(input.device))
-    return dropout_op(input, p=float(p), seed=seed)
+    if inplace:
+        check_target("dropout", input)  # before a seed is drawn
+    chosen: Any = fresh_seed(input.device) if seed is None else seed
+    if inplace:
+        return overwrite(dropout_op, input, p=float(p), seed=chosen)
+    return dropout_op(input, p=float(p), seed=chosen)
 
 
 # -- in one pass with an activation before it ------------------------------------------------------

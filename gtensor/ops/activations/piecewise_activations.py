@@ -9,6 +9,7 @@ import numpy as np
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, alike, apart, normal, unary
+from gtensor.ops.arrange.writing import overwrite
 from gtensor.ops.define.arguments import of_half, same_dtype
 from gtensor.ops.define.formula import Formula, derivative
 from gtensor.ops.define.fused import formula_of, fused, paths
@@ -147,17 +148,20 @@ prelu_op = op(
 # -- public functions ------------------------------------------------------------------------------
 
 
-def selu(input: Tensor) -> Tensor:
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """elu with the alpha and the scale that keep mean 0 and variance 1.
 
     Saves its output, of half types its input.
 
     Source: Klambauer et al., "Self-normalizing neural networks", 2017.
     """
-    return (selu_of_half_op if of_half(input) else selu_op)(input)
+    chosen = selu_of_half_op if of_half(input) else selu_op
+    return overwrite(chosen, input) if inplace else chosen(input)
 
 
-def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+def hardtanh(
+    input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
     """input cut at min_val and max_val; the gradient is 0 there and beyond.
 
     Saves its output, of half types its input.
@@ -168,25 +172,27 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tens
         raise ValueError(f"hardtanh was given min_val={min_val} and max_val={max_val}; wanted "
                          "min_val <= max_val")
     cut = hardtanh_of_half_op if of_half(input) else hardtanh_op
+    if inplace:
+        return overwrite(cut, input, lowest=float(min_val), highest=float(max_val))
     return cut(input, lowest=float(min_val), highest=float(max_val))
 
 
-def relu6(input: Tensor) -> Tensor:
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """input cut at 0 and 6."""
-    return hardtanh(input, 0.0, 6.0)
+    return hardtanh(input, 0.0, 6.0, inplace)
 
 
-def hardsigmoid(input: Tensor) -> Tensor:
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """(input + 3) / 6 cut at 0 and 1, elementwise."""
-    return hardsigmoid_op(input)
+    return overwrite(hardsigmoid_op, input) if inplace else hardsigmoid_op(input)
 
 
-def hardswish(input: Tensor) -> Tensor:
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """input * hardsigmoid(input), elementwise.
 
     Source: Howard et al., "Searching for MobileNetV3", 2019.
     """
-    return hardswish_op(input)
+    return overwrite(hardswish_op, input) if inplace else hardswish_op(input)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, alike, apart, normal, unary
 from gtensor.ops.arrange.shape import along, axis_index, from_end
+from gtensor.ops.arrange.writing import overwrite
 from gtensor.ops.define.arguments import want_tensors
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.formula import Formula, derivative
@@ -183,9 +184,9 @@ swiglu_op = op(
 # -- public functions ------------------------------------------------------------------------------
 
 
-def mish(input: Tensor) -> Tensor:
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """input * tanh(softplus(input)), elementwise."""
-    return mish_op(input)
+    return overwrite(mish_op, input) if inplace else mish_op(input)
 
 
 def logsigmoid(input: Tensor) -> Tensor:

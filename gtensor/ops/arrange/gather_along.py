@@ -13,6 +13,7 @@ from gtensor.engine.tape.samples import Draw, Sample, normal
 from gtensor.ops.arrange.index_keys import refuse_places
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, resized
+from gtensor.ops.define.arguments import given_axis
 from gtensor.ops.define.batching import trailing
 from gtensor.ops.define.path_builders import placed, settled
 
@@ -95,7 +96,9 @@ take_along_op = op(
 )
 
 
-def take_along_axis(x: Tensor, indices: Operand, /, axis: int = -1) -> Tensor:
+def take_along_axis(
+    x: Tensor, indices: Operand, /, axis: int = -1, *, dim: int | None = None
+) -> Tensor:
     """The elements of x at integer `indices` along `axis`; negative ones count from the end.
 
     x and indices have as many axes, which broadcast except along `axis`. PyTorch's
@@ -107,6 +110,8 @@ def take_along_axis(x: Tensor, indices: Operand, /, axis: int = -1) -> Tensor:
 
     On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
     """
+    if dim is not None:
+        axis = given_axis("take_along_axis", axis, dim, -1)
     place = axis_index(axis, x.ndim, "take_along_axis")
     where = indices if isinstance(indices, Tensor) else asarray(indices, device=x.device)
     if where.dtype.kind not in "iu":

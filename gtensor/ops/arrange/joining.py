@@ -23,6 +23,7 @@ from gtensor.ops.arrange.shape import (
     reshape,
     resized,
 )
+from gtensor.ops.define.arguments import given_axis
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.path_builders import placed
 
@@ -84,11 +85,13 @@ _concat_op = op(
 )
 
 
-def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
+def concat(arrays: Sequence[Tensor], /, axis: int | None = 0, *, dim: int | None = None) -> Tensor:
     """The tensors joined along `axis`, which alone may differ; flattened first for axis=None.
 
     The result has their common dtype. Raises ValueError if the shapes do not fit.
     """
+    if dim is not None:
+        axis = given_axis("concat", axis, dim, 0)
     tensors = _tensors("concat", arrays)
     if axis is None:
         tensors, axis = [flatten(t) for t in tensors], 0
@@ -104,11 +107,13 @@ def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
                       sizes=tuple(t.shape[axis] for t in tensors))
 
 
-def stack(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
+def stack(arrays: Sequence[Tensor], /, axis: int = 0, *, dim: int | None = None) -> Tensor:
     """The tensors, of one shape, joined along a new axis at `axis` of the result.
 
     Raises ValueError if the shapes differ.
     """
+    if dim is not None:
+        axis = given_axis("stack", axis, dim, 0)
     tensors = _tensors("stack", arrays)
     first = tensors[0]
     place = axis_index(axis, first.ndim + 1, "stack")
@@ -129,11 +134,13 @@ def _tensors(name: str, arrays: Sequence[Tensor]) -> list[Tensor]:
     return tensors
 
 
-def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: Tensor, /, axis: int = 0, *, dim: int | None = None) -> tuple[Tensor, ...]:
     """The slices of x along `axis`, without that axis: views.
 
     A tuple of as many tensors as the axis is long. Raises AxisError for an axis that there is not.
     """
+    if dim is not None:
+        axis = given_axis("unstack", axis, dim, 0)
     place = axis_index(axis, x.ndim, "unstack")
     return tuple(get_item(x, (slice(None),) * place + (i,)) for i in range(x.shape[place]))
 
@@ -196,7 +203,9 @@ _repeat_op = op(
 )
 
 
-def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tensor:
+def repeat(
+    x: Tensor, repeats: int | Tensor, /, axis: int | None = None, *, dim: int | None = None
+) -> Tensor:
     """Each element of x (flattened for axis=None), or each slice along `axis`, `repeats` times.
 
     A tensor of repeats has one count for all, or one for each; on a GPU it is waited for, since the
@@ -205,6 +214,8 @@ def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tens
     With a count for each, a GPU sums up the gradient by atomics, which is not repeatable bit for
     bit.
     """
+    if dim is not None:
+        axis = given_axis("repeat", axis, dim)
     if axis is None:
         x, axis = flatten(x), 0
     place = axis_index(axis, x.ndim, "repeat")

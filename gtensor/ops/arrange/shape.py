@@ -14,6 +14,7 @@ from gtensor.backend import Device, element_type, get_device
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal, unary
+from gtensor.ops.define.arguments import given_axis
 from gtensor.ops.define.batching import broadcast_shape, in_order, to_shape, unchanged
 from gtensor.ops.define.path_builders import placed, settled
 
@@ -194,11 +195,13 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
 
 
-def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
+def squeeze(x: Tensor, /, axis: Axes | None = None, *, dim: Axes | None = None) -> Tensor:
     """Without the given axes, which must have size 1 (else ValueError), or all of them: a view.
 
     `axis` is an integer or several; without it all axes of size 1 go.
     """
+    if dim is not None:
+        axis = given_axis("squeeze", axis, dim)
     if axis is None:
         gone: Sequence[int] = [i for i, n in enumerate(x.shape) if n == 1]
     else:
@@ -209,12 +212,14 @@ def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in gone))
 
 
-def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
+def expand_dims(x: Tensor, /, axis: Axes = 0, *, dim: Axes | None = None) -> Tensor:
     """With a new axis of size 1 at `axis` of the result, or at several: a view.
 
     Raises AxisError for an axis that the result does not have, ValueError for one that is given
     twice.
     """
+    if dim is not None:
+        axis = given_axis("expand_dims", axis, dim, 0)
     count = len(integers(axis))
     new = axis_indices(axis, x.ndim + count, "expand_dims")
     sizes = iter(x.shape)

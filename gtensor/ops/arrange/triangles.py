@@ -80,7 +80,7 @@ _tril = _triangle("tril", "The lower triangles of matrices: zero above diagonal 
 _triu = _triangle("triu", "The upper triangles of matrices: zero below diagonal k.")
 
 
-def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+def tril(x: Tensor, /, k: int = 0) -> Tensor:
     """The lower triangles of matrices (..., M, N): zero above diagonal k (0 is the main one).
 
     Raises ValueError for fewer than two axes.
@@ -88,7 +88,7 @@ def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     return _tril(_matrices(x, "tril"), k=operator.index(k))
 
 
-def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+def triu(x: Tensor, /, k: int = 0) -> Tensor:
     """The upper triangles of matrices (..., M, N): zero below diagonal k (0 is the main one).
 
     Raises ValueError for fewer than two axes.

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.engine.handle.interchange import given_values
+from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run import in_place, writable
-from gtensor.engine.tape.op import op, registry
+from gtensor.engine.tape.levels import Traced
+from gtensor.engine.tape.op import Op, op, registry
 from gtensor.ops.arrange.example_keys import last_batch, set_batch
 from gtensor.ops.arrange.index_keys import (
     Key,
@@ -29,6 +31,8 @@ from gtensor.ops.define.path_builders import placed, settled
 from gtensor.ops.define.pointwise import zero_tangent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Scalar
     from gtensor.engine.handle.namespaces import Namespace
@@ -44,6 +48,51 @@ _RECORDS = {"pow": "power"}  # operators whose op has another name
 def assign(name: str, target: Tensor, other: Operand) -> Tensor:
     """target = op(target, other) in target's memory."""
     return in_place.assign(registry[_RECORDS.get(name, name)], target, other)
+
+
+def overwrite(function: Callable[..., Tensor], target: Tensor, *args: Any, **params: Any) -> Tensor:
+    """target = function(target, ...), of the same shape and dtype: the handle is the result.
+
+    This is the in-place form of a function. One op of one input writes the target's memory or
+    moves the handle (`in_place.overwrite`). Of any other function the result comes first, and the
+    handle moves to its memory unless the target's is shared, which is written then. Afterwards the
+    handle's values are the same.
+
+    Raises before anything is written, as `x += 1` does: GradientError for a leaf that requires a
+    gradient, TypeError for a result of another shape or dtype. Within a transform the handle moves,
+    and LevelError is raised for one whose memory others share, as an argument's.
+    """
+    name = getattr(function, "__name__", "write")
+    dtype = in_place.check_target(name, target)
+    traced = isinstance(target, Traced)
+    if isinstance(function, Op) and not (
+            traced or args or dtype.kind == "c" or function.backward is None
+            or function.floating and dtype.kind in "iub"):
+        return in_place.overwrite(function, target, params)
+    movable = in_place.may_move(target)
+    result = function(target if movable else recorded.clone(target), *args, **params)
+    if result.shape != target.shape or result.dtype != target.dtype:
+        raise TypeError(f"in-place {name} into shape {target.shape} and dtype {target.dtype}: the "
+                        f"result has shape {result.shape} and dtype {result.dtype}; use the form "
+                        "that makes a new tensor")
+    if result is target:
+        return target
+    if traced or movable and result._storage is not target._storage:
+        return in_place.move(target, result)
+    set_item(target, ..., result)
+    return target
+
+
+def in_place_form(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The form of a function that makes its first argument the result."""
+
+    def form(input: Tensor, /, *args: Any, **params: Any) -> Tensor:
+        return overwrite(function, input, *args, **params)
+
+    name = function.__name__
+    form.__name__, form.__qualname__ = f"{name}_", f"Tensor.{name}_"
+    form.__doc__ = f"`{name}` in place: the tensor itself becomes the result, as by `x += 1`."
+    return form
 
 
 # -- x[key] = value --------------------------------------------------------------------------------

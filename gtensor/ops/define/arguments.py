@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -22,6 +22,33 @@ def refuse_unsupported(wanted: object, name: str, **given: object) -> None:
         if value != wanted:
             raise ValueError(f"{name} was given {argument}={value!r}; wanted {wanted!r}: nothing "
                              "else is supported")
+
+
+def given_axis(name: str, axis: Any, dim: Any, default: Any = None) -> Any:
+    """`dim`, PyTorch's word for `axis`. Raises TypeError if an axis is given, too."""
+    if axis != default:
+        raise TypeError(f"{name} was given axis={axis} and dim={dim}, two words for one thing; "
+                        "wanted one of them")
+    return dim
+
+
+def torch_words(
+    name: str, axis: Any, dim: Any, keepdims: bool, keepdim: bool | None
+) -> tuple[Any, bool]:
+    """The axis and whether to keep it, given by PyTorch's words. TypeError for both words of one.
+    """
+    if keepdims and keepdim is not None:
+        raise TypeError(f"{name} was given keepdims={keepdims} and keepdim={keepdim}, two words "
+                        "for one thing; wanted one of them")
+    return (axis if dim is None else given_axis(name, axis, dim),
+            keepdims if keepdim is None else keepdim)
+
+
+def refuse_pair(name: str, dim: Any) -> NoReturn:
+    """Raise TypeError for `dim` of an extreme, with which PyTorch gives the places, too."""
+    raise TypeError(f"{name} was given dim={dim}, for which PyTorch gives the values and their "
+                    f"places; wanted {name}(x, axis={dim}), and arg{name}(x, axis={dim}) for the "
+                    "places")
 
 
 def want_tensors(name: str, **inputs: Tensor | None) -> None:

@@ -63,7 +63,7 @@ divide = op(
         partial("x2", "divide"),
         partial("x2 out", lambda ns, g, x2, y, out: ns.divide_grad(g, x2, y, out=out))),
     samples=binary(normal, apart), reference=lambda torch, a, b: a / b,
-    doc="x1 / x2, elementwise with broadcasting; integers become float32 first.",
+    doc="x1 / x2, elementwise with broadcasting; integers become the default dtype first.",
 )
 
 negative = op(

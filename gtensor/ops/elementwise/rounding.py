@@ -11,6 +11,7 @@ import numpy as np
 
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
+from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import alike, apart, binary, normal, unary
 from gtensor.ops.define.fused import fused
@@ -20,6 +21,7 @@ from gtensor.ops.define.pointwise import identity, partial, pointwise
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Path
+    from gtensor.engine.handle.tensor import Operand, Tensor
 
 __all__ = ["ceil", "floor", "floor_divide", "remainder", "round", "sign", "trunc"]
 
@@ -76,9 +78,24 @@ ceil = _constant("ceil", lambda torch, x: torch.ceil(x),
                  gpu=_whole_gpu("ceil"))
 trunc = _constant("trunc", lambda torch, x: torch.trunc(x),
                   "x without its fraction; integers as they are.", gpu=_whole_gpu("trunc"))
-round = _constant("round", lambda torch, x: torch.round(x),
+_round = _constant("round", lambda torch, x: torch.round(x),
                   "The nearest whole number, a half to the even one; integers as they are.",
                   _round_cpu, _whole_gpu("rint"))
+
+
+def round(x: Operand, /, decimals: int = 0) -> Tensor:
+    """The nearest whole number, a half to the even one; or of so many decimals. Gradient 0.
+
+    Integers are as they are. Negative decimals round to tens, hundreds, ...
+    """
+    if not decimals:
+        return _round(x)
+    scale = 10.0 ** abs(decimals)
+    if decimals > 0:
+        return recorded.divide(_round(recorded.multiply(x, scale)), scale)
+    return recorded.multiply(_round(recorded.divide(x, scale)), scale)
+
+
 sign = _constant("sign", lambda torch, x: torch.sign(x),
                  "-1, 0 or 1 by the sign of x; x / |x| of a complex x; NaN of NaN.")
 

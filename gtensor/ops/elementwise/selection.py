@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import wraps
 from math import inf, prod
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
 from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.namespaces import public
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, alike, apart, binary, boolean, distinct, normal
@@ -281,7 +282,8 @@ def _where_gpu(
 
 
 where_op = op(
-    "where", cpu=_where_cpu, gpu=_where_gpu, complex=True, batch=broadcasting,
+    "where", cpu=_where_cpu, gpu=_where_gpu, constants="condition", complex=True,
+    batch=broadcasting,
     backward=pointwise(
         None,
         partial("condition", lambda ns, g, condition, out: ns.where(condition, g, 0.0, out=out)),
@@ -292,12 +294,28 @@ where_op = op(
 )
 
 
-def where(condition: Operand, x1: Operand, x2: Operand, /) -> Tensor:
-    """x1 where condition is true, else x2, with broadcasting.
+@overload
+def where(condition: Operand, x1: Operand, x2: Operand, /) -> Tensor: ...
 
-    Raises TypeError unless the condition is boolean: a tensor, an array or a bool.
+
+@overload
+def where(condition: Operand, /) -> tuple[Tensor, ...]: ...
+
+
+def where(
+    condition: Operand, x1: Operand | None = None, x2: Operand | None = None, /
+) -> Tensor | tuple[Tensor, ...]:
+    """x1 where condition is true, else x2, with broadcasting; alone, `nonzero(condition)`.
+
+    Raises TypeError unless the condition is boolean (a tensor, an array or a bool), or for one of
+    x1 and x2 alone.
     """
     chosen = condition if isinstance(condition, Tensor) else asarray(condition)
+    if x1 is None or x2 is None:
+        if x1 is not x2:
+            raise TypeError("where was given two arguments; wanted where(condition, x1, x2), or "
+                            "where(condition) for the places where it is true")
+        return public.nonzero(chosen)
     if chosen._array.dtype.kind != "b":
         raise TypeError(f"where was given a condition of dtype {chosen.dtype}; wanted bool, such "
                         "as x > 0")

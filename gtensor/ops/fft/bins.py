@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.backend import Device, element_type, get_device
-from gtensor.creation.new_tensors import DEFAULT_FLOAT, asarray
-from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.backend import Device, element_type, get_default_dtype, get_device
+from gtensor.creation.new_tensors import asarray
+from gtensor.engine.handle.tensor import Tensor, is_floating, wrap
 from gtensor.ops.arrange.flip_roll import roll
 from gtensor.ops.arrange.shape import axis_indices
 
@@ -25,7 +25,7 @@ def fftfreq(
 ) -> Tensor:
     """The frequencies of the n bins of `fft` for samples `d` apart, in cycles per unit of d.
 
-    First 0 and the positive ones, ascending, then the negative ones. float32 by default.
+    First 0 and the positive ones, ascending, then the negative ones. Of the default dtype.
     """
     return _rounded(np.fft.fftfreq, n, d, dtype, device)
 
@@ -35,8 +35,8 @@ def rfftfreq(
 ) -> Tensor:
     """The frequencies, from 0 up, of the n // 2 + 1 bins of `rfft`, in cycles per unit of d.
 
-    float32 unless dtype is given. Raises ValueError for n below 1, TypeError for a dtype that is
-    not floating.
+    Of the default dtype unless one is given. Raises ValueError for n below 1, TypeError for a dtype
+    that is not floating.
     """
     return _rounded(np.fft.rfftfreq, n, d, dtype, device)
 
@@ -45,10 +45,10 @@ def _rounded(
     function: Path, n: int, d: float, dtype: DTypeLike | None, device: Device | str | None
 ) -> Tensor:
     """NumPy's frequencies, in float64, rounded once: numbers of bins are too large for float16."""
-    found = DEFAULT_FLOAT if dtype is None else element_type(dtype)
+    found = get_default_dtype() if dtype is None else element_type(dtype)
     if index(n) < 1:
         raise ValueError(f"{function.__name__} of {n} bins; wanted at least 1")
-    if found.kind != "f":
+    if not is_floating(found):
         raise TypeError(f"{function.__name__} was given dtype {found}; wanted a real floating one")
     place = get_device(device)
     return wrap(place.from_numpy(function(index(n), d).astype(found)), place)

@@ -365,6 +365,50 @@ def irfftn(
     return _back_to_real(x, s, axes, norm, "irfftn")
 
 
+def fft2(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
+    norm: str = "backward",
+) -> Tensor:
+    """`fftn` along the last two axes.
+
+    The result is complex. Raises ValueError as `fftn` does.
+    """
+    return fftn(x, s=s, axes=axes, norm=norm)
+
+
+def ifft2(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
+    norm: str = "backward",
+) -> Tensor:
+    """`ifftn` along the last two axes: the inverse of `fft2`.
+
+    The result is complex. Raises ValueError as `ifftn` does.
+    """
+    return ifftn(x, s=s, axes=axes, norm=norm)
+
+
+def rfft2(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
+    norm: str = "backward",
+) -> Tensor:
+    """`rfftn` along the last two axes.
+
+    The last axis has n // 2 + 1 bins. Raises as `rfftn` does.
+    """
+    return rfftn(x, s=s, axes=axes, norm=norm)
+
+
+def irfft2(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
+    norm: str = "backward",
+) -> Tensor:
+    """`irfftn` along the last two axes: the inverse of `rfft2`, where `s` are its points.
+
+    The result is real. Raises ValueError as `irfftn` does.
+    """
+    return irfftn(x, s=s, axes=axes, norm=norm)
+
+
 def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """The real spectrum, n bins, of a signal with x[-t] = conj(x[t]), of which half is given.
 

@@ -13,7 +13,7 @@ from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, apart, normal
-from gtensor.ops.arrange.shape import expand_dims, linear_tangent
+from gtensor.ops.arrange.shape import axis_indices, expand_dims, linear_tangent, moveaxis, reshape
 from gtensor.ops.define.arguments import autocast
 from gtensor.ops.define.batching import (
     Inputs,
@@ -427,3 +427,35 @@ def _extreme(values: Tensor, ord: Any) -> Tensor:
     if ord > 0 and values.shape[-1] == 0:
         return total(values, axis=-1)
     return (largest if ord > 0 else smallest)(values, axis=-1)
+
+
+def norm(
+    x: Tensor, /, ord: float | str | None = None, axis: Axis = None, *, keepdims: bool = False
+) -> Tensor:
+    """`vector_norm` or `matrix_norm`, as NumPy's and PyTorch's `linalg.norm` choose.
+
+    Args:
+        x: of any shape.
+        ord: the order, which is 2 for vectors and "fro" for matrices by default.
+        axis: one axis has vectors, two have matrices (rows, columns). Without it all of x is one
+            vector if there is no `ord`; else x is a vector or a matrix.
+        keepdims: whether the axes stay, of size 1.
+
+    Raises ValueError for other numbers of axes, and for an order that the norm does not have.
+    """
+    x = asarray(x)
+    if axis is None and (ord is None or x.ndim == 1):
+        axes = tuple(range(x.ndim))
+    else:
+        axes = axis_indices(range(x.ndim) if axis is None else axis, x.ndim, "norm")
+        if len(axes) not in (1, 2):
+            raise ValueError(f"norm was given axis={axis} and ord={ord!r} for shape {x.shape}; "
+                             "wanted one axis, of vectors, or two, of matrices")
+    matrix = len(axes) == 2 and ord is not None
+    if isinstance(ord, str) and not matrix:
+        raise ValueError(f"norm was given ord={ord!r} for vectors; wanted a number")
+    if not matrix or ord == "fro":
+        return vector_norm(x, axis=axes, keepdims=keepdims,
+                           ord=2 if ord is None or isinstance(ord, str) else ord)
+    found = matrix_norm(moveaxis(x, axes, (-2, -1)), ord=ord)
+    return reshape(found, kept_shape(x.shape, axes, True)) if keepdims else found

@@ -1,4 +1,4 @@
-"""Linear systems: solve, inverse, determinant, pseudo-inverse, powers, rank.
+"""Linear systems: solve, inverse, determinant, pseudo-inverse, least squares, powers, rank.
 
 Gradients are for real matrices and follow PyTorch's formulas; complex matrices have values only.
 Triangular systems of the backward rules use the general solver, too, as NumPy has no other.
@@ -17,7 +17,8 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
-from gtensor.ops.arrange.shape import reshape
+from gtensor.ops.arrange.shape import expand_dims, matrix_transpose, reshape, squeeze
+from gtensor.ops.arrange.triangles import tril, triu
 from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
@@ -41,6 +42,7 @@ from gtensor.ops.linalg.matrix_products import (
     swapped,
 )
 from gtensor.ops.linalg.multi_output import Shape, pack, packed_in, parts_of, real_part
+from gtensor.ops.linalg.norms import matrix_norm
 from gtensor.ops.linalg.singular_values import svdvals
 from gtensor.ops.reduce.reductions import max as largest
 from gtensor.ops.reduce.reductions import sum as total
@@ -147,6 +149,30 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
         return solve_op(x1, x2)
     answer = solve_op(x1, reshape(x2, (*x2.shape, 1)))
     return reshape(answer, answer.shape[:-1])
+
+
+def solve_triangular(
+    x1: Tensor, x2: Tensor, /, *, upper: bool = True, left: bool = True,
+    unitriangular: bool = False,
+) -> Tensor:
+    """`solve` of one triangle of x1 (..., n, n); the elements outside of it are not read.
+
+    Args:
+        x1: the matrices; their gradient is 0 outside of the triangle.
+        x2: as for `solve`; with left=False matrices (..., k, n).
+        upper: which triangle.
+        left: whether x1 x = x2 is solved, else x x1 = x2.
+        unitriangular: take the diagonal for ones, without reading it.
+
+    It costs as much as `solve`. Raises LinAlgError as that does.
+    """
+    x1, x2 = matrices(x1, "solve_triangular", square=True), asarray(x2)
+    triangle = (triu if upper else tril)(x1, k=int(unitriangular) * (1 if upper else -1))
+    if unitriangular:
+        triangle = triangle + eye(x1.shape[-1], dtype=x1.dtype, device=x1.device)
+    if left:
+        return solve(triangle, x2)
+    return matrix_transpose(solve(matrix_transpose(triangle), matrix_transpose(x2)))
 
 
 def _inv_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -550,6 +576,57 @@ def matrix_rank(x: Tensor, /, *, rtol: Operand | None = None) -> Tensor:
         return total(s, axis=-1).astype(np.int64)
     bound = largest(s, axis=-1, keepdims=True) * reshape(limit, (*limit.shape, 1))
     return total(s > bound, axis=-1, dtype=np.int64)
+
+
+class LstsqResult(NamedTuple):
+    """What `lstsq` returns."""
+
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+def lstsq(x1: Tensor, x2: Tensor, /, rcond: Operand | None = None) -> LstsqResult:
+    """Least squares: the x of smallest norm among those that make |x1 x - x2| smallest.
+
+    Args:
+        x1: matrices (..., m, n).
+        x2: one vector (m,), or matrices (..., m, k); batches broadcast.
+        rcond: singular values up to rcond times the largest count as zero; by default
+            max(m, n) times the dtype's epsilon.
+
+    Returns the solution (..., n) or (..., n, k), the sums of squares of what is left of each column
+    (always, where NumPy and PyTorch leave them out for some shapes and ranks), the rank and the
+    singular values of x1. The gradient is that of `pinv`. Raises ValueError for shapes that do not
+    fit.
+    """
+    x1, x2 = matrices(x1, "lstsq"), asarray(x2)
+    vector = x2.ndim == 1
+    if not x2.ndim or x2.shape[0 if vector else -2] != x1.shape[-2]:
+        raise ValueError(f"lstsq of shapes {x1.shape} and {x2.shape}; wanted a vector of "
+                         f"{x1.shape[-2]} elements or matrices of as many rows")
+    columns = expand_dims(x2, -1) if vector else x2
+    solution = matmul(pinv(x1, rtol=rcond), columns)
+    left = matmul(x1, solution) - columns
+    residuals = total((left * left.conj()).real if left.dtype.kind == "c" else left * left, axis=-2)
+    if vector:
+        solution, residuals = squeeze(solution, -1), squeeze(residuals, -1)
+    return LstsqResult(solution, residuals, matrix_rank(x1, rtol=rcond), svdvals(x1))
+
+
+def cond(x: Tensor, /, p: float | str | None = None) -> Tensor:
+    """Condition numbers (...) of matrices (..., m, n): the norm times that of the inverse.
+
+    By default (and for p=2) the largest singular value over the smallest, for p=-2 the inverse of
+    that; other orders are those of `matrix_norm`, of square matrices. Raises LinAlgError for these
+    on the CPU if a matrix has no inverse.
+    """
+    x = matrices(x, "cond", square=p not in (None, 2, -2))
+    if p not in (None, 2, -2):
+        return matrix_norm(x, ord=p) * matrix_norm(inv(x), ord=p)
+    s = svdvals(x)
+    return s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
 
 
 def matrix_power(x: Tensor, n: int, /) -> Tensor:

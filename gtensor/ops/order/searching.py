@@ -13,6 +13,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Sample, below, boolean, distinct, normal
 from gtensor.ops.arrange.shape import axis_index, from_end, lone
+from gtensor.ops.define.arguments import torch_words
 from gtensor.ops.define.batching import batch_size, sized_by_values, spread, unchanged
 from gtensor.ops.define.cpu_tiles import sortable
 from gtensor.ops.define.path_builders import placed, settled
@@ -70,19 +71,29 @@ def _place(name: str) -> Op:
 _argmax, _argmin = _place("argmax"), _place("argmin")
 
 
-def argmax(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+def argmax(
+    x: Tensor, /, axis: int | None = None, *, keepdims: bool = False, dim: int | None = None,
+    keepdim: bool | None = None,
+) -> Tensor:
     """Index of the first largest element along `axis` (of the flattened tensor for None); int64.
 
     The first NaN, if there is one. Raises ValueError if there is no element.
     """
+    if dim is not None or keepdim is not None:
+        axis, keepdims = torch_words("argmax", axis, dim, keepdims, keepdim)
     return _argmax(x, axis=_searched(x, axis, "argmax"), keepdims=keepdims)
 
 
-def argmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+def argmin(
+    x: Tensor, /, axis: int | None = None, *, keepdims: bool = False, dim: int | None = None,
+    keepdim: bool | None = None,
+) -> Tensor:
     """Index of the first smallest element along `axis` (of the flattened tensor for None); int64.
 
     The first NaN, if there is one. Raises ValueError if there is no element.
     """
+    if dim is not None or keepdim is not None:
+        axis, keepdims = torch_words("argmin", axis, dim, keepdims, keepdim)
     return _argmin(x, axis=_searched(x, axis, "argmin"), keepdims=keepdims)
 
 
@@ -130,12 +141,17 @@ _count_nonzero = op(
 )
 
 
-def count_nonzero(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def count_nonzero(
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
+    keepdim: bool | None = None,
+) -> Tensor:
     """How many elements over `axis` (all by default) are not zero; int64. NaN is not zero.
 
     Without the axes of `axis`, or with axes of size 1 if `keepdims`. Raises AxisError for an axis
     that there is not, or that is given twice.
     """
+    if dim is not None or keepdim is not None:
+        axis, keepdims = torch_words("count_nonzero", axis, dim, keepdims, keepdim)
     return _count_nonzero(x, axis=normalize_axis(axis, x.ndim, "count_nonzero"), keepdims=keepdims)
 
 

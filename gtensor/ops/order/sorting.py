@@ -23,6 +23,7 @@ from gtensor.ops.arrange.shape import (
     reshape,
     resized,
 )
+from gtensor.ops.define.arguments import given_axis, refuse_pair
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.cpu_tiles import row_tiles, sortable
 from gtensor.ops.define.path_builders import placed, settled, tiles
@@ -183,7 +184,8 @@ _argsort = op(
 
 
 def argsort(
-    x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True
+    x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True,
+    dim: int | None = None,
 ) -> Tensor:
     """The indices that sort x along `axis`; int64. NaN counts as the largest.
 
@@ -192,6 +194,8 @@ def argsort(
 
     Raises AxisError for an axis not there.
     """
+    if dim is not None:
+        axis = given_axis("argsort", axis, dim, -1)
     return along_one(partial(_argsort, descending=descending, stable=stable), x, axis, "argsort")
 
 
@@ -257,7 +261,8 @@ _sort = op(
 
 
 def sort(
-    x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True
+    x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True,
+    dim: int | None = None,
 ) -> Tensor:
     """x sorted along `axis`: a copy. NaN counts as the largest.
 
@@ -266,6 +271,8 @@ def sort(
 
     Raises AxisError for an axis not there.
     """
+    if dim is not None:
+        refuse_pair("sort", dim)
     return along_one(partial(_sort, descending=descending, stable=stable), x, axis, "sort")
 
 

@@ -18,7 +18,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Draw, Sample, below, binary, distinct, normal
 from gtensor.ops.arrange.shape import linear_tangent, lone
-from gtensor.ops.define.arguments import autocast
+from gtensor.ops.define.arguments import autocast, refuse_pair, torch_words
 from gtensor.ops.define.batching import in_dtype, unchanged
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.define.flops import of_input
@@ -301,7 +301,8 @@ _sum = op(
 
 
 def sum(
-    x: Tensor, /, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False
+    x: Tensor, /, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False,
+    dim: Axis = None, keepdim: bool | None = None,
 ) -> Tensor:
     """The sum over `axis` (all by default), in `dtype`, by default x's own.
 
@@ -309,6 +310,8 @@ def sum(
     precision adds up in float32. The gradient of every element is the output's: a broadcast view,
     no new memory.
     """
+    if dim is not None or keepdim is not None:
+        axis, keepdims = torch_words("sum", axis, dim, keepdims, keepdim)
     axes = normalize_axis(axis, x.ndim, "sum")
     dtype = accumulator(x.dtype) if dtype is None else element_type(dtype)
     if dtype is None:
@@ -348,11 +351,16 @@ _mean = op(
 )
 
 
-def mean(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def mean(
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
+    keepdim: bool | None = None,
+) -> Tensor:
     """The arithmetic mean over `axis` (all axes by default), NaN over no elements.
 
-    Integers become float32 first.
+    Integers become the default dtype first.
     """
+    if dim is not None or keepdim is not None:
+        axis, keepdims = torch_words("mean", axis, dim, keepdims, keepdim)
     return _mean(x, axis=normalize_axis(axis, x.ndim, "mean"), keepdims=keepdims)
 
 
@@ -413,19 +421,33 @@ def _extreme(name: str, function: np.ufunc) -> Op:
 _max, _min = _extreme("max", np.maximum), _extreme("min", np.minimum)
 
 
-def max(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def max(
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
+    keepdim: bool | None = None,
+) -> Tensor:
     """The largest element over `axis` (all axes by default); NaN if there is one.
 
     Raises ValueError for a reduction over no elements.
     """
+    if dim is not None:
+        refuse_pair("max", dim)
+    if keepdim is not None:
+        axis, keepdims = torch_words("max", axis, None, keepdims, keepdim)
     return _max(x, axis=nonempty_axes(x, axis, "max"), keepdims=keepdims)
 
 
-def min(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def min(
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
+    keepdim: bool | None = None,
+) -> Tensor:
     """The smallest element over `axis` (all axes by default); NaN if there is one.
 
     Raises ValueError for a reduction over no elements.
     """
+    if dim is not None:
+        refuse_pair("min", dim)
+    if keepdim is not None:
+        axis, keepdims = torch_words("min", axis, None, keepdims, keepdim)
     return _min(x, axis=nonempty_axes(x, axis, "min"), keepdims=keepdims)
 
 
@@ -445,19 +467,29 @@ def _logical(name: str, function: np.ufunc) -> Op:
 _any, _all = _logical("any", np.logical_or), _logical("all", np.logical_and)
 
 
-def any(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def any(
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
+    keepdim: bool | None = None,
+) -> Tensor:
     """Whether any element over `axis` is not zero (NaN is not); False over no elements.
 
     Booleans without the axes of `axis`, or with axes of size 1 if `keepdims`. Raises AxisError for
     an axis that there is not, or that is given twice.
     """
+    if dim is not None or keepdim is not None:
+        axis, keepdims = torch_words("any", axis, dim, keepdims, keepdim)
     return _any(x, axis=normalize_axis(axis, x.ndim, "any"), keepdims=keepdims)
 
 
-def all(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def all(
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
+    keepdim: bool | None = None,
+) -> Tensor:
     """Whether all elements over `axis` are not zero (NaN is not); True over no elements.
 
     Booleans without the axes of `axis`, or with axes of size 1 if `keepdims`. Raises AxisError for
     an axis that there is not, or that is given twice.
     """
+    if dim is not None or keepdim is not None:
+        axis, keepdims = torch_words("all", axis, dim, keepdims, keepdim)
     return _all(x, axis=normalize_axis(axis, x.ndim, "all"), keepdims=keepdims)

@@ -14,6 +14,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, apart, normal
+from gtensor.ops.define.arguments import torch_words
 from gtensor.ops.define.batching import in_dtype, trailing, unchanged
 from gtensor.ops.define.cpu_tiles import computed_in, tile_size
 from gtensor.ops.define.flops import of_input
@@ -243,27 +244,45 @@ _std = op(
 )
 
 
+def _corrected_words(
+    name: str, axis: Axis, dim: Axis, keepdims: bool, keepdim: bool | None, correction: float
+) -> tuple[Axis, bool]:
+    """`torch_words`; `dim` alone would be PyTorch's call, which divides by another number."""
+    if dim is not None and not correction:
+        raise TypeError(f"{name} was given dim={dim} without a correction, for which PyTorch "
+                        f"divides by n - 1, and {name} here by n; wanted {name}(x, axis={dim}, "
+                        f"correction=1), or correction=0 with axis=")
+    return torch_words(name, axis, dim, keepdims, keepdim)
+
+
 def var(
-    x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
+    x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False,
+    dim: Axis = None, keepdim: bool | None = None,
 ) -> Tensor:
     """The variance over `axis` (all by default) around the mean, over count - correction.
 
-    Two passes, so that a large mean costs no digits. Integers become float32 first. NaN over no
-    elements. Raises TypeError for complex input.
+    The correction is 0, as in NumPy; PyTorch's is 1. Two passes, so that a large mean costs no
+    digits. Integers become the default dtype first. NaN over no elements. Raises TypeError for
+    complex input.
     """
+    if dim is not None or keepdim is not None:
+        axis, keepdims = _corrected_words("var", axis, dim, keepdims, keepdim, correction)
     _real(x, "var")
     return rounded_last(_var, x, axis=normalize_axis(axis, x.ndim, "var"), correction=correction,
                         keepdims=keepdims)
 
 
 def std(
-    x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
+    x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False,
+    dim: Axis = None, keepdim: bool | None = None,
 ) -> Tensor:
     """The standard deviation over `axis` (all by default): the square root of `var`.
 
     Its gradient where all elements are equal is 0, as in PyTorch. Raises TypeError for complex
     input.
     """
+    if dim is not None or keepdim is not None:
+        axis, keepdims = _corrected_words("std", axis, dim, keepdims, keepdim, correction)
     _real(x, "std")
     return rounded_last(_std, x, axis=normalize_axis(axis, x.ndim, "std"), correction=correction,
                         keepdims=keepdims)
@@ -368,10 +387,15 @@ _logsumexp = op(
 )
 
 
-def logsumexp(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+def logsumexp(
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
+    keepdim: bool | None = None,
+) -> Tensor:
     """log(sum(exp(x))) over `axis` (all by default), without overflow; -infinity over no elements.
 
     Raises TypeError for complex input.
     """
+    if dim is not None or keepdim is not None:
+        axis, keepdims = torch_words("logsumexp", axis, dim, keepdims, keepdim)
     _real(x, "logsumexp")
     return _logsumexp(x, axis=normalize_axis(axis, x.ndim, "logsumexp"), keepdims=keepdims)

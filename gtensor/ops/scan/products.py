@@ -14,6 +14,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, below, normal
 from gtensor.ops.arrange.shape import along, clone, resized
+from gtensor.ops.define.arguments import given_axis, torch_words
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.cpu_tiles import computed_in, row_tiles
 from gtensor.ops.linalg.matrix_products import conjugated
@@ -202,7 +203,7 @@ _cumulative_prod = op(
 
 def cumulative_prod(
     x: Tensor, /, axis: int | None = None, *, dtype: DTypeLike | None = None,
-    include_initial: bool = False
+    include_initial: bool = False, dim: int | None = None,
 ) -> Tensor:
     """The products of the first 1, 2, ... elements along `axis`, which a 1-d x may leave out.
 
@@ -211,6 +212,8 @@ def cumulative_prod(
 
     Raises ValueError for an axis that does not exist, or none given where there are several.
     """
+    if dim is not None:
+        axis = given_axis("cumulative_prod", axis, dim)
     return scanned(_cumulative_prod, x, axis, dtype, include_initial)
 
 
@@ -317,13 +320,16 @@ def _torch_prod(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def prod(
-    x: Tensor, /, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False
+    x: Tensor, /, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False,
+    dim: Axis = None, keepdim: bool | None = None,
 ) -> Tensor:
     """The product over `axis` (all by default), in `dtype`, by default x's own.
 
     Small integers multiply as int64, small unsigned ones as uint64; half precision in float32. The
     gradient is right where elements are zero, too: it multiplies the others and never divides.
     """
+    if dim is not None or keepdim is not None:
+        axis, keepdims = torch_words("prod", axis, dim, keepdims, keepdim)
     axes = normalize_axis(axis, x.ndim, "prod")
     dtype = accumulator(x.dtype) if dtype is None else element_type(dtype)
     if not axes:

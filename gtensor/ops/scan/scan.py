@@ -27,6 +27,7 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
+from gtensor.ops.define.arguments import given_axis
 from gtensor.ops.define.batching import unchanged
 from gtensor.ops.define.cpu_tiles import computed_in, row_tiles
 from gtensor.ops.reduce.reductions import accumulator
@@ -159,7 +160,7 @@ _cumulative_sum = op(
 
 def cumulative_sum(
     x: Tensor, /, axis: int | None = None, *, dtype: DTypeLike | None = None,
-    include_initial: bool = False
+    include_initial: bool = False, dim: int | None = None,
 ) -> Tensor:
     """The sums of the first 1, 2, ... elements along `axis`, which a 1-d x may leave out.
 
@@ -168,6 +169,8 @@ def cumulative_sum(
 
     Raises ValueError for an axis not there, or none given where there are several.
     """
+    if dim is not None:
+        axis = given_axis("cumulative_sum", axis, dim)
     return scanned(_cumulative_sum, x, axis, dtype, include_initial)
 
 
@@ -193,7 +196,7 @@ def scanned(
 
 def diff(
     x: Tensor, /, axis: int = -1, *, n: int = 1, prepend: Operand | None = None,
-    append: Operand | None = None
+    append: Operand | None = None, dim: int | None = None,
 ) -> Tensor:
     """x[1:] - x[:-1] along `axis`, n times (0: a copy); booleans are compared, not subtracted.
 
@@ -202,11 +205,16 @@ def diff(
 
     Raises ValueError for a negative n, and for an axis not there.
     """
+    if dim is not None:
+        axis = given_axis("diff", axis, dim, -1)
     place = from_end(axis_index(axis, x.ndim, "diff"), x.ndim)
     if n < 0:
         raise ValueError(f"diff was given n={n}; wanted 0 or more")
     if n == 0:
         return clone(x)
+    for number in (prepend, append):
+        if isinstance(number, (float, complex)):
+            x = x.to((x.detach()[:0] + number).dtype)  # integers become floating
     parts = [_edge(p, x, place) if p is not None else None for p in (prepend, append)]
     found = [p for p in (parts[0], x, parts[1]) if p is not None]
     if len(found) > 1:

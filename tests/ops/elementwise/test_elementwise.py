@@ -186,8 +186,11 @@ def test_where_values(dtype: str, shape: tuple[int, ...], rng: np.random.Generat
     assert_same(gt.where(t, gt.asarray(a[..., ::-1]), gt.asarray(b)),
                 np.where(mask[..., ::-1], a[..., ::-1], b))
     for number in (0, 0.0, -0.0, 3, 0.5):
-        assert_same(gt.where(t, gt.asarray(a), number), np.where(mask[..., ::-1], a, number))
-        assert_same(gt.where(t, number, gt.asarray(a)), np.where(mask[..., ::-1], number, a))
+        kind = gt.result_type(gt.asarray(a), number)  # a float makes integers float32
+        assert_same(gt.where(t, gt.asarray(a), number),
+                    np.where(mask[..., ::-1], a, number).astype(kind))
+        assert_same(gt.where(t, number, gt.asarray(a)),
+                    np.where(mask[..., ::-1], number, a).astype(kind))
 
 
 def test_where_of_numbers_of_infinities_and_of_what_is_no_condition() -> None:

@@ -1,4 +1,7 @@
-"""Promotion: tensors of any two dtypes, and Python numbers beside them, give NumPy's dtype."""
+"""Promotion: tensors of any two dtypes, and Python numbers beside them, give NumPy's dtype.
+
+But integers beside a float get PyTorch's, the default one (`creation/test_default_dtype.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import gtensor as gt
 DTYPES = [gt.bool, gt.int8, gt.int16, gt.int32, gt.int64, gt.uint8, gt.uint16, gt.uint32,
           gt.uint64, gt.float16, gt.float32, gt.float64, gt.complex64, gt.complex128]
 BINARY = ["add", "multiply", "subtract", "maximum", "minimum", "equal", "less", "pow"]
+COMPARISONS = ("equal", "less")
 NUMBERS = [True, 0, 3, 2.5, -0.0, 1j]
 shapes = st.sampled_from([(), (1,), (3,), (2, 3), (0, 3), (2, 1)])
 
@@ -47,8 +51,11 @@ def test_a_python_number_takes_the_tensor_s_dtype(name, dtype, number, shape, fi
     x = gt.asarray(a)
     ours = (lambda: getattr(gt, name)(number, x)) if first else (
         lambda: getattr(gt, name)(x, number))
-    numpys = (lambda: getattr(np, name)(number, a)) if first else (
-        lambda: getattr(np, name)(a, number))
+    kept = a
+    if dtype.kind in "biu" and isinstance(number, (float, complex)) and name not in COMPARISONS:
+        kept = a.astype(gt.float32)
+    numpys = (lambda: getattr(np, name)(number, kept)) if first else (
+        lambda: getattr(np, name)(kept, number))
     assert outcome(ours) == outcome(numpys)
 
 

@@ -351,3 +351,77 @@ def test_what_has_no_derivative_says_so() -> None:
     with pytest.raises(gt.GradientError, match="inv has no derivative for complex values"):
         linalg.inv(gt.ones((2, 2), requires_grad=True) * 1j + 3 * gt.eye(2))
     assert not linalg.matrix_rank(x).requires_grad
+
+
+# -- what NumPy has beside the standard ------------------------------------------------------------
+
+
+@np.errstate(divide="ignore")  # 0 to the power -1
+def test_norm_chooses_as_numpys():
+    for shape in ((3,), (3, 4), (2, 3, 4), (0,), (3, 0), ()):
+        x = random(shape)
+        for order in (None, 1, 2, -1, INF, -INF, 0, 3, "fro", "nuc"):
+            for axis in (None, -1, 0, (0, 1), (1, 0), (0,), (0, -1, 1)):
+                for keepdims in (False, True):
+                    try:
+                        wanted = np.linalg.norm(x, order, axis, keepdims)
+                    except ValueError:  # an AxisError, too
+                        with pytest.raises((ValueError, IndexError)):
+                            linalg.norm(gt.tensor(x), order, axis, keepdims=keepdims)
+                    else:
+                        agree(linalg.norm(gt.tensor(x), order, axis, keepdims=keepdims),
+                              np.asarray(wanted))
+    with pytest.raises(ValueError, match=r"norm was given ord='fro' for vectors; wanted a number"):
+        linalg.norm(gt.ones(3), "fro")
+    with pytest.raises(ValueError, match=r"ord=1 for shape \(2, 3, 4\); wanted one axis, of vec"):
+        linalg.norm(gt.ones((2, 3, 4)), 1)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (3, 3), (4, 1)])
+@pytest.mark.parametrize("columns", [(), (2,), (0,)])
+def test_lstsq_is_numpys(shape, columns):
+    for rank in (min(shape), 1):
+        a, b = random((shape[0], rank)) @ random((rank, shape[1])), random((shape[0], *columns))
+        found = linalg.lstsq(gt.tensor(a), gt.tensor(b))
+        x, _, wanted_rank, values = np.linalg.lstsq(a, b)
+        agree(found.solution, x)
+        agree(found.residuals, ((a @ x - b) ** 2).sum(axis=0))
+        agree(found.singular_values, values)
+        assert found.rank.item() == wanted_rank
+    a = np.diag([1.0, 1e-3])
+    assert linalg.lstsq(gt.tensor(a), gt.ones(2, dtype=gt.float64), 0.1).rank.item() == 1
+    with pytest.raises(ValueError, match=r"lstsq of shapes \(5, 3\) and \(3,\); wanted a vector"):
+        linalg.lstsq(gt.ones((5, 3)), gt.ones(3))
+
+
+@pytest.mark.parametrize("p", [None, 2, -2, 1, -1, INF, -INF, "fro", "nuc"])
+def test_cond_is_numpys(p):
+    for shape in ((3, 3), (2, 3, 3), (0, 2, 2), *([(4, 2)] if p in (None, 2, -2) else ())):
+        x = random(shape)
+        agree(linalg.cond(gt.tensor(x), p), np.asarray(np.linalg.cond(x, p)))
+    with pytest.raises(np.linalg.LinAlgError, match="cond of a tensor of shape"):
+        linalg.cond(gt.ones((3, 2)), 1)
+
+
+@pytest.mark.parametrize("upper", [True, False])
+def test_a_triangular_system_reads_its_triangle_only(upper):
+    import scipy.linalg
+
+    a, b = random((4, 4)), random((4, 2))
+    for unit in (False, True):
+        hidden = np.where(np.tri(4, k=-1) if upper else np.tri(4, k=-1).T, np.nan, a)
+        if unit:
+            hidden = np.where(np.eye(4), np.nan, hidden)
+        wanted = scipy.linalg.solve_triangular(a, b, lower=not upper, unit_diagonal=unit)
+        x = gt.tensor(hidden, requires_grad=True)
+        found = linalg.solve_triangular(x, gt.tensor(b), upper=upper, unitriangular=unit)
+        agree(found, wanted)
+        agree(linalg.solve_triangular(x, gt.tensor(b[:, 0]), upper=upper, unitriangular=unit),
+              wanted[:, 0])
+        turned = linalg.solve_triangular(x.mT, gt.tensor(b).mT, upper=not upper, left=False,
+                                         unitriangular=unit)
+        agree(turned.mT, wanted)
+        found.sum().backward()
+        assert (x.grad.numpy()[np.isnan(hidden)] == 0).all()
+    with pytest.raises(np.linalg.LinAlgError):
+        linalg.solve_triangular(gt.zeros((2, 2)), gt.ones(2))

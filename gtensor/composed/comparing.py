@@ -1,0 +1,54 @@
+"""Comparison up to a tolerance, and numbers in the place of those that are not finite."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING
+
+from gtensor.creation.dtypes import finfo, float64
+from gtensor.creation.new_tensors import asarray
+from gtensor.ops import abs, all, equal, isfinite, isinf, isnan, less_equal, where
+
+if TYPE_CHECKING:
+    from gtensor.engine.handle.tensor import Operand, Tensor
+
+__all__ = ["allclose", "isclose", "nan_to_num"]
+
+
+def isclose(
+    x1: Operand, x2: Operand, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Whether |x1 - x2| <= atol + rtol * |x2|, elementwise; NaN equals NaN if `equal_nan`.
+
+    Equal infinities are close. Integers are compared as float64.
+    """
+    a, b = (x if x.dtype.kind in "fVc" else x.astype(float64) for x in map(asarray, (x1, x2)))
+    finite = isfinite(b)
+    size = where(finite, b, 0)  # no difference of infinities
+    near = equal(a, b) | finite & less_equal(abs(a - size), atol + rtol * abs(size))
+    return near | isnan(a) & isnan(b) if equal_nan else near
+
+
+def allclose(
+    x1: Operand, x2: Operand, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> builtins.bool:
+    """Whether all elements are close, as `isclose` says: True or False. Waits for the GPU."""
+    return builtins.bool(all(isclose(x1, x2, rtol, atol, equal_nan)))
+
+
+def nan_to_num(
+    x: Tensor, /, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """x with `nan` for NaN, and numbers for infinities: by default the dtype's largest.
+
+    Elements that were replaced get no gradient. Integers are as they are.
+    """
+    if x.dtype.kind not in "fV":
+        return x
+    limits = finfo(x.dtype)
+    ends = ((limits.max if posinf is None else posinf, x > 0),
+            (limits.min if neginf is None else neginf, x < 0))
+    infinite, found = isinf(x), where(isnan(x), nan, x)
+    for number, side in ends:
+        found = where(infinite & side, number, found)
+    return found

@@ -1,0 +1,110 @@
+"""Samples of functions: slopes, areas, interpolation, convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import TYPE_CHECKING
+
+from gtensor.ops import (
+    broadcast_to,
+    clip,
+    concat,
+    flip,
+    moveaxis,
+    reshape,
+    searchsorted,
+    sum,
+)
+from gtensor.ops.arrange.shape import axis_index, integers
+from gtensor.ops.conv.convolution import conv1d
+from gtensor.ops.define.arguments import given_axis
+
+if TYPE_CHECKING:
+    from gtensor.engine.handle.tensor import Tensor
+
+__all__ = ["convolve", "gradient", "interp", "trapezoid"]
+
+
+def trapezoid(
+    y: Tensor, x: Tensor | None = None, /, dx: float = 1.0, axis: int = -1, *,
+    dim: int | None = None,
+) -> Tensor:
+    """The area under y along `axis` by the trapezoidal rule, at the places x, or `dx` apart.
+
+    A 1-d x lies along the axis; raises ValueError for another number of places than of values.
+    """
+    axis = axis if dim is None else given_axis("trapezoid", axis, dim, -1)
+    rows = moveaxis(y, axis, -1)
+    steps: Tensor | float = dx
+    if x is not None:
+        places = x if x.ndim == 1 else moveaxis(x, axis, -1)
+        if places.shape[-1] != rows.shape[-1]:
+            raise ValueError(f"trapezoid of shape {y.shape} along axis {axis} at places of shape "
+                             f"{x.shape}; wanted as many places as values")
+        steps = places[..., 1:] - places[..., :-1]
+    return sum((rows[..., 1:] + rows[..., :-1]) * steps, axis=-1) * 0.5
+
+
+def gradient(
+    x: Tensor, /, *spacing: float, axis: int | Sequence[int] | None = None
+) -> Tensor | tuple[Tensor, ...]:
+    """Central differences of x along each axis, one-sided ones at its ends; one axis: no tuple.
+
+    `spacing` is one number for all axes, or one for each. PyTorch's gives a tuple also for one.
+    Raises ValueError for other numbers of spacings, no axis, and one of fewer than two elements.
+    """
+    places = ([axis_index(a, x.ndim, "gradient") for a in integers(axis)] if axis is not None
+              else list(range(x.ndim)))
+    if not places:
+        raise ValueError(f"gradient of a tensor of shape {x.shape} along no axis; wanted one")
+    steps = spacing or (1.0,)
+    steps = steps * len(places) if len(steps) == 1 else steps
+    if len(steps) != len(places):
+        raise ValueError(f"gradient was given {len(spacing)} spacings for {len(places)} axes; "
+                         "wanted one, or one for each")
+    found = tuple(_slopes(x, a, step) for a, step in zip(places, steps, strict=True))
+    return found[0] if len(found) == 1 else found
+
+
+def _slopes(x: Tensor, axis: int, step: float) -> Tensor:
+    if x.shape[axis] < 2:
+        raise ValueError(f"gradient along axis {axis} of a tensor of shape {x.shape}; wanted two "
+                         "elements or more")
+    rows = moveaxis(x, axis, -1)
+    found = concat([(rows[..., 1:2] - rows[..., :1]) / step,
+                    (rows[..., 2:] - rows[..., :-2]) / (2 * step),
+                    (rows[..., -1:] - rows[..., -2:-1]) / step], axis=-1)
+    return moveaxis(found, -1, axis)
+
+
+def interp(x: Tensor, xp: Tensor, fp: Tensor, /) -> Tensor:
+    """The values at x of the line through the points (xp, fp), xp ascending; constant beyond them.
+
+    Gradients reach x and the points. Raises ValueError unless xp and fp are 1-d and of one length.
+    """
+    if xp.ndim != 1 or xp.shape != fp.shape or not xp.size:
+        raise ValueError(f"interp was given points of shapes {xp.shape} and {fp.shape}; wanted two "
+                         "1-d tensors of one length: interp(x, xp, fp)")
+    if xp.size == 1:
+        return broadcast_to(fp, x.shape) if x.ndim else reshape(fp, ())
+    left = clip(searchsorted(xp.detach(), x.detach(), side="right") - 1, 0, xp.size - 2)
+    share = clip((x - xp[left]) / (xp[left + 1] - xp[left]), 0, 1)
+    return fp[left] + share * (fp[left + 1] - fp[left])
+
+
+def convolve(x1: Tensor, x2: Tensor, /, mode: str = "full") -> Tensor:
+    """The convolution of two 1-d tensors; mode "full", "same" (as long as the longer), "valid".
+
+    Raises ValueError for other modes or shapes.
+    """
+    if x1.ndim != 1 or x2.ndim != 1 or not x1.size or not x2.size:
+        raise ValueError(f"convolve of shapes {x1.shape} and {x2.shape}; wanted two 1-d tensors")
+    if mode not in ("full", "same", "valid"):
+        raise ValueError(f"convolve was given mode={mode!r}; wanted 'full', 'same' or 'valid'")
+    long, short = (x1, x2) if x1.size >= x2.size else (x2, x1)
+    beyond = index(short.size) - 1
+    found = conv1d(reshape(long, (1, 1, -1)), reshape(flip(short), (1, 1, -1)),
+                   padding=0 if mode == "valid" else beyond)
+    found = reshape(found, (-1,))
+    return found[beyond // 2:beyond // 2 + long.size] if mode == "same" else found

@@ -1,0 +1,30 @@
+"""Random tensors like others: `gt.random` has the draws themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gtensor.random import normal, uniform
+
+if TYPE_CHECKING:
+    from gtensor.backend import Device
+    from gtensor.backend.typing import DTypeLike
+    from gtensor.engine.handle.tensor import Tensor
+
+
+def randn_like(
+    input: Tensor, *, dtype: DTypeLike | None = None, device: Device | str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Standard normal values of the shape, dtype and device of a tensor."""
+    return normal(input.shape, dtype=dtype or input.dtype, device=device or input.device,
+                  requires_grad=requires_grad)
+
+
+def rand_like(
+    input: Tensor, *, dtype: DTypeLike | None = None, device: Device | str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Values uniform in [0, 1) of the shape, dtype and device of a tensor."""
+    return uniform(input.shape, dtype=dtype or input.dtype, device=device or input.device,
+                   requires_grad=requires_grad)

@@ -1,0 +1,60 @@
+"""Short formulas that other libraries have as functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gtensor.ops import abs, clip, pow, reciprocal, remainder, sqrt, where
+
+if TYPE_CHECKING:
+    from gtensor.engine.handle.tensor import Operand, Tensor
+
+__all__ = ["fmod", "lerp"]
+
+
+def lerp(x1: Tensor, x2: Tensor, weight: Operand, /) -> Tensor:
+    """x1 + weight * (x2 - x1): x1 at weight 0, x2 at 1."""
+    return x1 + (x2 - x1) * weight
+
+
+def fmod(x1: Tensor, x2: Operand, /) -> Tensor:
+    """x1 - x2 * trunc(x1 / x2): it has the sign of x1, as C's fmod; `remainder` has that of x2."""
+    size = abs(x2) if hasattr(x2, "dtype") else x2 if x2 >= 0 else -x2  # type: ignore[operator]
+    return where(x1 < 0, -remainder(-x1, size), remainder(x1, size))
+
+
+def rsqrt(x: Tensor) -> Tensor:
+    """1 / sqrt(x)."""
+    return reciprocal(sqrt(x))
+
+
+def exp2(x: Tensor) -> Tensor:
+    """2 ** x."""
+    return pow(2.0, x)
+
+
+def clamp_min(x: Tensor, min: Operand) -> Tensor:
+    """x, but at least `min`."""
+    return clip(x, min)
+
+
+def clamp_max(x: Tensor, max: Operand) -> Tensor:
+    """x, but at most `max`."""
+    return clip(x, None, max)
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value * tensor1 * tensor2, as PyTorch's."""
+    return input + tensor1 * tensor2 * value
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """input + value * tensor1 / tensor2, as PyTorch's."""
+    return input + tensor1 / tensor2 * value
+
+
+def is_tensor(obj: object) -> bool:
+    """Whether obj is a Tensor."""
+    from gtensor.engine.handle.tensor import Tensor
+
+    return isinstance(obj, Tensor)

@@ -1,0 +1,114 @@
+"""Matrices made of others, and the places of triangles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gtensor.creation.new_tensors import linspace, ones
+from gtensor.engine.handle.namespaces import recorded
+from gtensor.ops import matmul, nonzero, pow, reshape, tril, triu
+from gtensor.ops.linalg.norms import diagonal, trace, vector_norm
+
+if TYPE_CHECKING:
+    from gtensor.backend import Device
+    from gtensor.backend.typing import DTypeLike
+    from gtensor.engine.handle.tensor import Tensor
+    from gtensor.ops.reduce.reductions import Axis
+
+__all__ = ["diag", "kron", "logspace", "tril_indices", "triu_indices"]
+
+
+def diag(x: Tensor, /, k: int = 0) -> Tensor:
+    """The matrix with a 1-d x on its k-th diagonal, else zeros; of a matrix that diagonal, a view.
+
+    Raises ValueError for more axes than two.
+    """
+    if x.ndim == 1:
+        n = x.size + abs(k)
+        return recorded.undiagonal(x, offset=k, shape=(n, n))
+    if x.ndim != 2:
+        raise ValueError(f"diag of a tensor of shape {x.shape}; wanted one or two axes "
+                         "(gt.linalg.diagonal takes batches of matrices)")
+    return diagonal(x, offset=k)
+
+
+def kron(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """The Kronecker product: every element of x1 times all of x2, as blocks. Missing axes are 1."""
+    ndim = max(x1.ndim, x2.ndim)
+    first, second = ((1,) * (ndim - x.ndim) + x.shape for x in (x1, x2))
+    blocks = (reshape(x1, tuple(n for size in first for n in (size, 1)))
+              * reshape(x2, tuple(n for size in second for n in (1, size))))
+    return reshape(blocks, tuple(n * m for n, m in zip(first, second, strict=True)))
+
+
+def triu_indices(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, device: Device | str | None = None
+) -> tuple[Tensor, ...]:
+    """(rows, columns) of the upper triangle of a matrix, from the k-th diagonal on; int64.
+
+    The second number is PyTorch's, the columns; NumPy's is k.
+    """
+    return nonzero(triu(ones((n_rows, n_cols or n_rows), device=device), k=k))
+
+
+def tril_indices(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, device: Device | str | None = None
+) -> tuple[Tensor, ...]:
+    """(rows, columns) of the lower triangle of a matrix, up to the k-th diagonal; int64.
+
+    The second number is PyTorch's, the columns; NumPy's is k.
+    """
+    return nonzero(tril(ones((n_rows, n_cols or n_rows), device=device), k=k))
+
+
+def logspace(
+    start: float, stop: float, /, num: int = 50, *, base: float = 10.0,
+    dtype: DTypeLike | None = None, device: Device | str | None = None,
+) -> Tensor:
+    """`num` numbers from base ** start to base ** stop, evenly spaced on a log scale."""
+    found = pow(float(base), linspace(start, stop, num, dtype="float64", device=device))
+    return found.astype("float32" if dtype is None else dtype)
+
+
+def norm(
+    x: Tensor, p: float | str | None = 2, /, dim: Axis = None, keepdim: bool = False
+) -> Tensor:
+    """The p-norm of the elements over `dim` (all by default), as PyTorch's `norm`."""
+    order = 2.0 if p in (None, "fro") else float(p)  # type: ignore[arg-type]
+    return vector_norm(x, dim, keepdims=keepdim, ord=order)
+
+
+def dot(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """The product of vectors or matrices. Raises ValueError for more axes, where libraries differ.
+    """
+    if not 0 < x1.ndim < 3 or not 0 < x2.ndim < 3:
+        raise ValueError(f"dot of shapes {x1.shape} and {x2.shape}; wanted vectors or matrices "
+                         "(gt.matmul multiplies batches, gt.tensordot sums over axes)")
+    return matmul(x1, x2)
+
+
+def addmm(
+    input: Tensor, mat1: Tensor, mat2: Tensor, /, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """beta * input + alpha * (mat1 @ mat2), as PyTorch's `addmm`."""
+    product = matmul(mat1, mat2)
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else product + (input if beta == 1 else input * beta)
+
+
+def matrix_diagonal(x: Tensor, /, offset: int = 0) -> Tensor:
+    """A diagonal of a matrix: a view. Raises ValueError for more axes, where libraries differ."""
+    _one_matrix("diagonal", x)
+    return diagonal(x, offset=offset)
+
+
+def matrix_trace(x: Tensor, /, offset: int = 0) -> Tensor:
+    """The sum of a matrix's diagonal. Raises ValueError for more axes, where libraries differ."""
+    _one_matrix("trace", x)
+    return trace(x, offset=offset)
+
+
+def _one_matrix(name: str, x: Tensor) -> None:
+    if x.ndim != 2:
+        raise ValueError(f"{name} of a tensor of shape {x.shape}; wanted a matrix "
+                         f"(gt.linalg.{name} takes the last two axes, NumPy's the first two)")

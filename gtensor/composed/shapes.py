@@ -1,0 +1,181 @@
+"""Shapes, parts and selections, in the words of NumPy and PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.ops import (
+    concat,
+    expand_dims,
+    nonzero,
+    permute_dims,
+    reshape,
+    stack,
+    take,
+    take_along_axis,
+    unique_all,
+    where,
+)
+from gtensor.ops.arrange.shape import axis_index, integers
+
+if TYPE_CHECKING:
+    from gtensor.engine.handle.tensor import Operand
+
+__all__ = ["argwhere", "hstack", "swapaxes", "unique", "vstack"]
+
+
+def swapaxes(x: Tensor, axis1: int, axis2: int, /) -> Tensor:
+    """Two axes in each other's place: a view. Raises AxisError for one that there is not."""
+    order = list(range(x.ndim))
+    first, second = (axis_index(a, x.ndim, "swapaxes") for a in (axis1, axis2))
+    order[first], order[second] = second, first
+    return permute_dims(x, order)
+
+
+def transpose(x: Tensor, *axes: Any) -> Tensor:
+    """All axes in reverse order; two axes of any tensor swapped; or the axes in an order: a view.
+
+    `transpose(x, 0, 1)` swaps two axes, as PyTorch's does. A tuple, or another number of axes, is
+    the new order, as NumPy's.
+    """
+    if not axes or axes == (None,):
+        return permute_dims(x, range(x.ndim)[::-1])
+    if len(axes) == 2:
+        return swapaxes(x, *axes)
+    return permute_dims(x, axes[0] if len(axes) == 1 else axes)
+
+
+def vstack(arrays: Sequence[Tensor], /) -> Tensor:
+    """The tensors one below the other: joined along the first axis; vectors become rows."""
+    return concat([reshape(x, (1, -1)) if x.ndim < 2 else x for x in arrays])
+
+
+def hstack(arrays: Sequence[Tensor], /) -> Tensor:
+    """The tensors side by side: joined along the second axis, vectors along their only one."""
+    rows = [reshape(x, (1,)) if x.ndim == 0 else x for x in arrays]
+    return concat(rows, 0 if rows and rows[0].ndim == 1 else 1)
+
+
+def argwhere(x: Tensor, /) -> Tensor:
+    """The indices of the elements that are not zero, a row for each: (count, x.ndim), int64."""
+    return stack(nonzero(x), axis=1)
+
+
+def unique(
+    x: Tensor, /, *, return_inverse: bool = False, return_counts: bool = False
+) -> Tensor | tuple[Tensor, ...]:
+    """The distinct elements in ascending order; with their places in x and their counts, if asked.
+
+    As NumPy's and PyTorch's in that order. Has no derivative.
+    """
+    found = unique_all(x)
+    asked = [part for part, wanted in ((found.inverse_indices, return_inverse),
+                                       (found.counts, return_counts)) if wanted]
+    return (found.values, *asked) if asked else found.values
+
+
+def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """x in `chunks` parts along `dim` at most, of equal sizes but the last: views, as PyTorch's.
+
+    Raises ValueError for fewer parts than one.
+    """
+    if chunks < 1:
+        raise ValueError(f"chunk was given chunks={chunks}; wanted 1 or more")
+    size = x.shape[axis_index(dim, x.ndim, "chunk")]
+    return split_by_size(x, max(1, -(-size // chunks)), dim)
+
+
+def split_by_size(
+    x: Tensor, split_size: int | Sequence[int], dim: int = 0
+) -> tuple[Tensor, ...]:
+    """x in parts of `split_size` along `dim` (the last may be smaller), or of these sizes: views.
+
+    As PyTorch's `split`. Raises ValueError for sizes that do not add up to the axis, or are < 1.
+    """
+    axis = axis_index(dim, x.ndim, "split")
+    length = x.shape[axis]
+    if isinstance(split_size, int):
+        if split_size < 1:
+            raise ValueError(f"split was given the size {split_size}; wanted 1 or more")
+        sizes: Sequence[int] = [min(split_size, length - start)
+                                for start in range(0, length, split_size)] or [0]
+    else:
+        sizes = integers(split_size)
+    if sum(sizes) != length or min(sizes) < 0:
+        raise ValueError(f"split of an axis of size {length} into parts of {tuple(sizes)}; wanted "
+                         f"sizes that add up to {length}")
+    return tuple(_parts(x, sizes, axis))
+
+
+def _parts(x: Tensor, sizes: Sequence[int], axis: int) -> Iterator[Tensor]:
+    start = 0
+    for size in sizes:
+        yield narrow(x, axis, start, size)
+        start += size
+
+
+def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """`length` elements from `start` on along `dim`: a view, as PyTorch's."""
+    axis = axis_index(dim, x.ndim, "narrow")
+    return x[(slice(None),) * axis + (slice(start, start + length),)]
+
+
+def select(x: Tensor, dim: int, index: int) -> Tensor:
+    """The slice at `index` along `dim`, without that axis: a view, as PyTorch's."""
+    return x[(slice(None),) * axis_index(dim, x.ndim, "select") + (index,)]
+
+
+def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The slices at the indices along `dim`, as PyTorch's; `take` with axis=."""
+    return take(x, index, axis=dim)
+
+
+def masked_select(x: Tensor, mask: Tensor) -> Tensor:
+    """The elements where the mask is true, 1-d; `x[mask]`."""
+    return x[mask]
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
+    """`value` where the mask is true, else x; `where(mask, value, x)`."""
+    return where(mask, value, x)
+
+
+def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The elements of x at indices along `dim`, of index's shape, as PyTorch's.
+
+    Raises ValueError unless index has as many axes, none but `dim` longer than x's.
+    """
+    axis = axis_index(dim, x.ndim, "gather")
+    if index.ndim != x.ndim or any(
+            n > m for i, (n, m) in enumerate(zip(index.shape, x.shape, strict=True)) if i != axis):
+        raise ValueError(f"gather along dim {dim} of shape {x.shape} by an index of shape "
+                         f"{index.shape}; wanted as many axes, none but dim longer than x's")
+    part = x[tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(index.shape))]
+    return take_along_axis(part, index, axis=axis)
+
+
+def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """The axis `dim` as several of these sizes, one of which may be -1: a view, as PyTorch's."""
+    axis = axis_index(dim, x.ndim, "unflatten")
+    known = 1
+    for n in sizes:
+        known *= n if n != -1 else 1
+    sizes = [x.shape[axis] // max(1, known) if n == -1 else n for n in sizes]
+    return reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1:]))
+
+
+def atleast_1d(x: Tensor, /) -> Tensor:
+    """x with at least one axis: a view."""
+    return x if x.ndim else reshape(x, (1,))
+
+
+def atleast_2d(x: Tensor, /) -> Tensor:
+    """x with at least two axes: a view; a vector is a row."""
+    return x if x.ndim > 1 else reshape(x, (1, -1))
+
+
+def column_stack(arrays: Sequence[Tensor], /) -> Tensor:
+    """Vectors as the columns of a matrix, beside matrices."""
+    return concat([expand_dims(x, 1) if x.ndim == 1 else x for x in arrays], 1)

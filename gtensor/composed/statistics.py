@@ -1,0 +1,148 @@
+"""Order statistics, covariance, counts."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from math import floor, nan
+from typing import TYPE_CHECKING
+
+from gtensor.creation.dtypes import float32, int64
+from gtensor.creation.new_tensors import zeros
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.ops import (
+    clip,
+    conj,
+    isnan,
+    max,
+    mean,
+    moveaxis,
+    real,
+    reshape,
+    sort,
+    sqrt,
+    stack,
+    unique_counts,
+    where,
+)
+from gtensor.ops.define.arguments import torch_words
+from gtensor.ops.linalg.norms import diagonal
+from gtensor.ops.reduce.reductions import kept_shape, normalize_axis, reduced
+
+if TYPE_CHECKING:
+    from gtensor.ops.reduce.reductions import Axis
+
+__all__ = ["bincount", "corrcoef", "cov", "median", "percentile", "quantile"]
+
+
+def quantile(
+    x: Tensor, q: float | Sequence[float] | Tensor, /, axis: Axis = None, *,
+    keepdims: bool = False, dim: Axis = None, keepdim: bool | None = None,
+) -> Tensor:
+    """The q-quantile over `axis` (all by default), between two elements by linear interpolation.
+
+    Several q, in one dimension, are the first axis of the result. NaN if there is one. The
+    gradient goes to the one or two elements by their weights. Integers become float32 first.
+
+    Raises ValueError for a q outside 0 to 1, and over no elements.
+    """
+    axis, keepdims = torch_words("quantile", axis, dim, keepdims, keepdim)
+    wanted = q.tolist() if isinstance(q, Tensor) else q
+    several = isinstance(wanted, (list, tuple))
+    places = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
+    if not builtins.all(0 <= p <= 1 for p in places):
+        raise ValueError(f"quantile was given q={wanted}; wanted numbers from 0 to 1")
+    axes = normalize_axis(axis, x.ndim, "quantile")
+    shape = kept_shape(x.shape, axes, keepdims)
+    rows = x if x.dtype.kind in "fV" else x.astype(float32)
+    rows = reshape(moveaxis(rows, axes, range(-len(axes), 0)),
+                   (*kept_shape(x.shape, axes, False), reduced(x.shape, axes)))
+    if not rows.shape[-1]:
+        raise ValueError(f"quantile over axis {axis} of a tensor of shape {x.shape}; wanted at "
+                         "least one element")
+    ordered = sort(rows)
+    unknown = isnan(ordered[..., -1])  # where the last is NaN one of them is
+    found = [reshape(where(unknown, nan, _between(ordered, p)), shape) for p in places]
+    return stack(found) if several else found[0]
+
+
+def _between(ordered: Tensor, q: float) -> Tensor:
+    """The element of sorted rows at q, counted from 0 (the first) to 1 (the last)."""
+    place = q * (ordered.shape[-1] - 1)
+    low = floor(place)
+    first = ordered[..., low]
+    return first if low == place else first + (ordered[..., low + 1] - first) * (place - low)
+
+
+def percentile(
+    x: Tensor, q: float | Sequence[float], /, axis: Axis = None, *, keepdims: bool = False
+) -> Tensor:
+    """`quantile` of q / 100. Raises ValueError for a q outside 0 to 100."""
+    places = list(q) if isinstance(q, (list, tuple)) else [q]
+    if not builtins.all(0 <= p <= 100 for p in places):
+        raise ValueError(f"percentile was given q={q}; wanted numbers from 0 to 100")
+    shares = [p / 100 for p in places]
+    return quantile(x, shares if isinstance(q, (list, tuple)) else shares[0], axis,
+                    keepdims=keepdims)
+
+
+def median(
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None
+) -> Tensor:
+    """The middle element over `axis` (all by default), of two the mean, as NumPy's; NaN if any is.
+
+    PyTorch's is the lower of the two, with its place where `dim` is given: raises TypeError for
+    `dim`.
+    """
+    if dim is not None:
+        raise TypeError(f"median was given dim={dim}, where PyTorch gives the lower middle element "
+                        f"and its place; wanted median(x, axis={dim}), the mean of both, or "
+                        f"gt.sort(x, axis={dim}) and the place (n - 1) // 2")
+    return quantile(x, 0.5, axis, keepdims=keepdims)
+
+
+def cov(x: Tensor, /, *, correction: float = 1.0) -> Tensor:
+    """The covariance of variables, the rows of x (variables, observations), over n - correction.
+
+    A 1-d x is one variable, whose variance is the result. Integers become float32 first. Raises
+    ValueError for more axes.
+    """
+    if x.ndim > 2:
+        raise ValueError(f"cov of a tensor of shape {x.shape}; wanted (variables, observations)")
+    rows = x if x.dtype.kind in "fVc" else x.astype(float32)
+    rows = reshape(rows, (1, -1)) if x.ndim < 2 else rows
+    away = rows - mean(rows, axis=-1, keepdims=True)
+    found = away @ conj(away).mT / builtins.max(0.0, rows.shape[-1] - correction)
+    return reshape(found, ()) if x.ndim < 2 else found
+
+
+def corrcoef(x: Tensor, /) -> Tensor:
+    """The correlation of variables, the rows of x (variables, observations): from -1 to 1.
+
+    Raises ValueError for more axes than two.
+    """
+    found = cov(x)
+    if not found.ndim:
+        return found / found
+    size = sqrt(real(diagonal(found)))
+    found = found / (reshape(size, (-1, 1)) * size)
+    return found if found.dtype.kind == "c" else clip(found, -1, 1)
+
+
+def bincount(x: Tensor, /, *, minlength: int = 0) -> Tensor:
+    """How often 0, 1, ... occur in a 1-d x of integers; int64, at least `minlength` numbers.
+
+    Waits for a GPU. Raises TypeError for another dtype, ValueError for negative ones or more axes.
+    """
+    if x.dtype.kind not in "iu":
+        raise TypeError(f"bincount of a tensor of dtype {x.dtype}; wanted integers")
+    if x.ndim != 1:
+        raise ValueError(f"bincount of a tensor of shape {x.shape}; wanted one dimension")
+    values, counts = unique_counts(x)
+    if values.size and int(values[0]) < 0:
+        raise ValueError(f"bincount of a tensor with {int(values[0])}; wanted 0 or more")
+    most = int(max(values)) + 1 if values.size else 0
+    found = zeros(builtins.max(most, minlength), int64, x.device)
+    if values.size:
+        found[values.astype(int64)] = counts
+    return found
