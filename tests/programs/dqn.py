@@ -38,7 +38,7 @@ def select_action(s):
     if random.random() < 0.2:
         return torch.tensor([[random.randrange(2)]], dtype=torch.long)
     with torch.no_grad():
-        return policy_net(s).max(1).indices.view(1, 1)
+        return policy_net(s).argmax(1).view(1, 1)
 
 
 def optimize_model():
@@ -53,7 +53,7 @@ def optimize_model():
     values = policy_net(state_batch).gather(1, action_batch)
     next_values = torch.zeros(BATCH_SIZE)
     with torch.no_grad():
-        next_values[non_final_mask] = target_net(non_final_next).max(1).values
+        next_values[non_final_mask] = target_net(non_final_next).amax(1)
     expected = (next_values * GAMMA) + reward_batch
     criterion = nn.SmoothL1Loss()
     loss = criterion(values, expected.unsqueeze(1))
