@@ -129,17 +129,15 @@ def full(
 
 
 def empty(
-    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    shape: Shape, *more: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
     requires_grad: bool = False
 ) -> Tensor:
     """An uninitialized tensor; of the default dtype (float32) unless dtype is given.
 
-    Raises TypeError for a dtype that is an integer: a shape is one argument.
+    `more`, here and in `zeros` and `ones`: further sizes, as PyTorch takes them, or the dtype and
+    the device.
     """
-    sizes = _sizes(shape)
-    if isinstance(dtype, int):
-        raise TypeError(f"dtype {dtype} given; a shape is one argument, such as "
-                        f"({shape}, {dtype})")
+    sizes, dtype, device = _by_position(shape, more, dtype, device)
     wanted = get_default_dtype() if dtype is None else element_type(dtype)
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
@@ -148,21 +146,28 @@ def empty(
 
 
 def zeros(
-    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    shape: Shape, *more: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
     requires_grad: bool = False
 ) -> Tensor:
     """A tensor of zeros; of the default dtype (float32) unless dtype is given."""
-    wanted = dtype or get_default_dtype()
-    return full(shape, 0, dtype=wanted, device=device, requires_grad=requires_grad)
+    return _filled(0, shape, more, dtype, device, requires_grad)
 
 
 def ones(
-    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    shape: Shape, *more: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
     requires_grad: bool = False
 ) -> Tensor:
     """A tensor of ones; of the default dtype (float32) unless dtype is given."""
-    wanted = dtype or get_default_dtype()
-    return full(shape, 1, dtype=wanted, device=device, requires_grad=requires_grad)
+    return _filled(1, shape, more, dtype, device, requires_grad)
+
+
+def _filled(
+    value: int, shape: Shape, more: tuple[Any, ...], dtype: DTypeLike | None, device: DeviceLike,
+    requires_grad: bool
+) -> Tensor:
+    sizes, dtype, device = _by_position(shape, more, dtype, device)
+    return full(sizes, value, dtype=dtype or get_default_dtype(), device=device,
+                requires_grad=requires_grad)
 
 
 def empty_like(
@@ -314,6 +319,19 @@ def _sizes(shape: Any) -> tuple[int, ...]:
     if any(n < 0 for n in sizes):
         raise ValueError(f"shape {sizes} given; wanted sizes of 0 or more")
     return sizes
+
+
+def _by_position(
+    shape: Any, more: tuple[Any, ...], dtype: DTypeLike | None, device: DeviceLike
+) -> tuple[tuple[int, ...], DTypeLike | None, DeviceLike]:
+    """Sizes, dtype and device of a call with more than a shape by position."""
+    if not more or isinstance(more[0], Integral):
+        return _sizes((shape, *more) if more else shape), dtype, device
+    if len(more) > 2 or dtype is not None or len(more) == 2 and device is not None:
+        raise TypeError(f"{', '.join(map(repr, (shape, *more)))} given by position, dtype={dtype}, "
+                        f"device={device}; wanted the sizes, or a shape, its dtype and its device, "
+                        "each once")
+    return _sizes(shape), more[0], more[1] if len(more) == 2 else device
 
 
 def _refuse_copy(data: object, dtype: DTypeLike | None, place: Device) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,9 +114,20 @@ def test_a_gradient_is_not_cut_by_making_a_tensor_of_values(call):
     call(gt.tensor(2.0))
 
 
+@pytest.mark.parametrize("create", [gt.empty, gt.zeros, gt.ones])
+def test_sizes_may_be_arguments_of_their_own_and_a_dtype_the_second(create: Any) -> None:
+    assert create(2, np.int64(3), dtype=gt.int8).shape == (2, 3)
+    assert create(2, 0).dtype == gt.float32
+    assert create((2, 3), gt.int8).dtype == create(4, "int8", "cpu").dtype == gt.int8
+    assert create(shape=(2,)).shape == (2,)
+
+
 @pytest.mark.parametrize("call, message", [
     (lambda: gt.zeros((2.5,)), r"shape \(2.5,\) given; wanted a whole number, or a tuple"),
-    (lambda: gt.zeros(2, 3), r"dtype 3 given; a shape is one argument, such as \(2, 3\)"),
+    (lambda: gt.zeros((2,), 3), r"shape \(\(2,\), 3\) given; wanted a whole number, or a tuple"),
+    (lambda: gt.empty(2, gt.int8, dtype=gt.int8), r"by position, dtype=int8, device=None; wanted"),
+    (lambda: gt.ones(2, gt.int8, "cpu", device="cpu"), r"'cpu' given by position, dtype=None, dev"),
+    (lambda: gt.zeros(2, gt.int8, "cpu", True), r"'cpu', True given by position"),
     (lambda: gt.ones(2).to("gpu"), "to.. was given 'gpu'; wanted a device such as 'cpu'"),
     (lambda: gt.grad(lambda a: a.sum(), argnum=(0, 1)), "grad.. of a function was given argnum;"),
     (lambda: gt.ones(1, requires_grad=True).register_hook(3), "a hook was given as int"),
