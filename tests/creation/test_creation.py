@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,6 +112,14 @@ def test_a_gradient_is_not_cut_by_making_a_tensor_of_values(call):
     with pytest.raises(gt.GradientError, match=r"would be lost; stack\(\) or concat\(\)"):
         call(gt.tensor(2.0, requires_grad=True))
     call(gt.tensor(2.0))
+
+
+@pytest.mark.parametrize("create", [gt.empty, gt.zeros, gt.ones])
+def test_sizes_may_be_arguments_of_their_own_and_a_dtype_the_second(create: Any) -> None:
+    assert create(2, np.int64(3), dtype=gt.int8).shape == (2, 3)
+    assert create(2, 0).dtype == gt.float32
+    assert create((2, 3), gt.int8).dtype == create(4, "int8", "cpu").dtype == gt.int8
+    assert create(shape=(2,)).shape == (2,)
 
 
 @pytest.mark.parametrize("call, message", [
