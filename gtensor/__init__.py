@@ -70,7 +70,7 @@ from gtensor.system.moved_modules import find_moved as _find_moved
 
 if TYPE_CHECKING:
     from gtensor import amp as amp
-    from gtensor import checkpoint, cuda, data, distributed, fft, func, models, nn, optim, profiler
+    from gtensor import checkpoint, data, distributed, fft, func, models, nn, optim, profiler
     from gtensor import testing as testing
     from gtensor.amp import autocast
     from gtensor.composed.comparing import allclose, isclose, nan_to_num
@@ -102,8 +102,8 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
-            "amp", "checkpoint", "cuda", "data", "distributed", "fft", "func", "models", "nn",
-            "optim", "profiler", "testing")},
+            "amp", "checkpoint", "data", "distributed", "fft", "func", "models", "nn", "optim",
+            "profiler", "testing")},
         **dict.fromkeys((
             "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
             "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
@@ -194,7 +194,6 @@ __all__ = [
     "cosh",
     "count_nonzero",
     "cov",
-    "cuda",
     "cuda_device_count",
     "cumulative_prod",
     "cumulative_sum",

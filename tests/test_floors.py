@@ -35,7 +35,7 @@ FLOORS = (
     ("ops.define", "ops.elementwise ops.updates", "ops.arrange", "ops.reduce",
      "ops.linalg ops.order ops.activations", "ops.scan ops.conv",
      "ops.fft ops.pool ops.norms ops.attention ops.losses ops.recurrent", "ops",
-     "linalg fft cuda"),
+     "linalg fft"),
     ("nn data composed", "optim func", "amp checkpoint profiler", "models", "distributed"),
     ("testing train",),
     ("__init__",),

@@ -76,7 +76,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "set_rng_state": "gtensor.random:set_state",
         "dtype": "numpy:dtype",
         "Parameter": "gtensor.nn:Parameter",
-        "cuda": "gtensor.composed.cuda:",
+        "autograd": "gtensor.composed.autograd:", "cuda": "gtensor.composed.cuda:",
     },
     "gtensor.Tensor": {
         "absolute": "gtensor:abs",
@@ -405,9 +405,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "seed": "gt.manual_seed(0)",
         "initial_seed": (
             "gt.manual_seed(0) sets the seed, gt.random.get_state() reads the generator's state"),
-        "autograd": (
-            "gt.grad(loss, [w]) is torch.autograd.grad; gt.op(name, cpu=..., gpu=..., "
-            "backward=...) is an autograd.Function; gt.detect_anomaly() is there"),
         "custom_vjp": (
             "gt.op(name, cpu=..., gpu=..., backward=rule, tangent=None), see docs/guide.md"),
         "custom_jvp": (
@@ -858,5 +855,12 @@ SENTENCES: dict[str, dict[str, str]] = {
         "jit": "functions run as they are; gt.Graph captures a step on a GPU and replays it",
         "vectorize": "gt.vmap(f)",
         "rearrange": "x.permute_dims(axes) and x.reshape(shape)",
+    },
+    "gtensor.composed.autograd": {
+        "Function": "gt.op(name, cpu=..., gpu=..., backward=rule) makes an op with its derivative",
+        "Variable": "a Tensor itself: gt.tensor(x, requires_grad=True)",
+        "backward": "loss.backward()",
+        "functional": "gt.func, whose functions (jacobian, hessian, hvp, vjp, jvp) gt has, too",
+        "gradcheck": "gt.testing.gradcheck",
     },
 }

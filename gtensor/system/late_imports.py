@@ -1,4 +1,4 @@
-"""Names that are found when first used: late imports, other libraries' names; what awaits an import.
+"""Names found when first used: late imports, other libraries' names; and what awaits an import.
 
 `import gtensor` then costs less, and only what is used is loaded. Python's import lock makes it
 safe in threads. An error of the import is the error of the first use.

@@ -24,7 +24,8 @@ def run_filter():
         K = P @ H.T @ torch.inverse(S)
         x = x + K @ y
         P = (torch.eye(2) - K @ H) @ P
-        nll = nll + 0.5 * (y.t() @ torch.inverse(S) @ y + torch.linalg.slogdet(S).logabsdet + math.log(2 * math.pi))
+        logdet = torch.linalg.slogdet(S).logabsdet
+        nll = nll + 0.5 * (y.t() @ torch.inverse(S) @ y + logdet + math.log(2 * math.pi))
         states.append(x.squeeze(-1))
     return nll.squeeze() / len(measured), torch.stack(states), torch.trace(P)
 

@@ -18,6 +18,7 @@ from gtensor.ops.arrange.shape import (
     reshape,
     trailing_axes,
 )
+from gtensor.ops.define.arguments import given_axis
 from gtensor.ops.define.batching import unchanged
 from gtensor.ops.define.path_builders import placed, settled
 
@@ -51,13 +52,17 @@ _flip_op = op(
 )
 
 
-def flip(x: Tensor, /, axis: Axes | None = None) -> Tensor:
+def flip(x: Tensor, /, axis: Axes | None = None, *, dims: Axes | None = None) -> Tensor:
     """The elements in the opposite order along `axis`, or several (all for None): a view.
+
+    `dims` is PyTorch's word for `axis`.
 
     PyTorch's is a copy: `clone()` it before a write.
 
     Raises AxisError for an axis that there is not.
     """
+    if dims is not None:
+        axis = given_axis("flip", axis, dims, word="dims")
     axes = tuple(range(-x.ndim, 0)) if axis is None else trailing_axes(axis, x.ndim, "flip")
     return _flip_op(x, axes=axes)
 
@@ -103,13 +108,22 @@ _roll_op = op(
 )
 
 
-def roll(x: Tensor, /, shift: Axes, axis: Axes | None = None) -> Tensor:
+def roll(
+    x: Tensor, /, shift: Axes | None = None, axis: Axes | None = None, *,
+    shifts: Axes | None = None, dims: Axes | None = None,
+) -> Tensor:
     """The elements moved by `shift` places along `axis`; those pushed out at an end come in again.
 
     For axis=None the tensor is rolled as if flattened. One shift serves several axes; shifts along
-    an axis named twice add up. Raises ValueError if there are as many shifts as axes neither way.
+    an axis named twice add up. `shifts` and `dims` are PyTorch's words for `shift` and `axis`.
+
+    Raises ValueError if there are as many shifts as axes neither way, TypeError for no shift or two.
     """
-    shifts = integers(shift)
+    if (shift is None) is (shifts is None):
+        raise TypeError(f"roll was given shift={shift} and shifts={shifts}; wanted one of them")
+    if dims is not None:
+        axis = given_axis("roll", axis, dims, word="dims")
+    shifts = integers(shift if shifts is None else shifts)
     if axis is None:
         if len(shifts) != 1:
             raise ValueError(f"roll by {shifts} without axes; wanted one shift, or as many axes")

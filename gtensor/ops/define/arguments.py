@@ -24,10 +24,10 @@ def refuse_unsupported(wanted: object, name: str, **given: object) -> None:
                              "else is supported")
 
 
-def given_axis(name: str, axis: Any, dim: Any, default: Any = None) -> Any:
+def given_axis(name: str, axis: Any, dim: Any, default: Any = None, word: str = "dim") -> Any:
     """`dim`, PyTorch's word for `axis`. Raises TypeError if an axis is given, too."""
     if axis != default:
-        raise TypeError(f"{name} was given axis={axis} and dim={dim}, two words for one thing; "
+        raise TypeError(f"{name} was given axis={axis} and {word}={dim}, two words for one thing; "
                         "wanted one of them")
     return dim
 
