@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from threading import RLock
@@ -75,24 +75,19 @@ class Slots(Protocol):
         """A slot with room that was idle, or None."""
 
 
-class named:
-    """Within the block, the k-th array that this code allocates gets the k-th slot of the name."""
+class _Place:
+    """Whose slots of a name serve, and how many arrays have got one."""
 
-    __slots__ = ("_token", "count", "name", "slots")
+    __slots__ = ("count", "name", "slots")
 
     def __init__(self, slots: Slots, name: str) -> None:
         self.slots = slots
         self.name = name
-        self.count = 0  # arrays so far
-
-    def __enter__(self) -> None:
-        self._token = _place.set(self)
-
-    def __exit__(self, *exception: object) -> None:
-        _place.reset(self._token)
+        self.count = 0
 
 
-_place: ContextVar[named | None] = ContextVar("gtensor workspace place", default=None)
+_place: ContextVar[_Place | None] = ContextVar("gtensor workspace place", default=None)
+current_place = _place.get
 
 
 class Serving(Adaptor):
@@ -103,7 +98,7 @@ class Serving(Adaptor):
         self._device = device
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
-        place = _place.get()
+        place = current_place()
         if place is not None and not self._device.capturing():  # a graph keeps its addresses
             index = place.count
             place.count += 1
@@ -122,12 +117,21 @@ class Serving(Adaptor):
             self.upstream.record_use(slot.block, stream)
 
 
-@contextmanager
-def unserved() -> Iterator[None]:
+def named(slots: Slots, name: str) -> AbstractContextManager[None]:
+    """Within the block, the k-th array that this code allocates gets the k-th slot of the name."""
+    return _at(_Place(slots, name))
+
+
+def unserved() -> AbstractContextManager[None]:
     """Within the block, this thread's new arrays come from the arena: they are to last."""
-    before = _place.get()
+    return _at(None)
+
+
+@contextmanager
+def _at(place: _Place | None) -> Iterator[None]:
+    before = current_place()
     try:
-        _place.set(None)
+        _place.set(place)
         yield
     finally:
         _place.set(before)

@@ -27,6 +27,7 @@ from gtensor.engine.walk import backward, walk
 from gtensor.memory import Arena, HostSegments
 from gtensor.memory.contract.adaptors import current_category
 from gtensor.memory.plan.recording import record
+from gtensor.memory.serving import current_place
 from gtensor.ops.norms.batch_norm import move_averages
 from gtensor.system.bus import bus, here, phase
 from gtensor.system.interrupts import Undone
@@ -163,6 +164,7 @@ def blocks():
         "phase": block(lambda: phase("backward")),
         "casting": block(lambda: casting(None)), "a cast op": lambda: MATRIX @ MATRIX,
         "serving": block(SCRATCH.serving), "record": block(record),
+        "named": block(lambda: SCRATCH.named("scratch")),
         "category": block(lambda: gt.memory.category("parameters")),
     }
 
@@ -178,7 +180,8 @@ class Listener:
 def test_an_interrupt_at_any_point_of_a_block_ends_it(name):
     def state():
         return (grad_enabled(), bus.listeners, gt.settings.debug, gt.settings.tile_elements,
-                here.phase, current_casts(), current_category(), cpu.resource)
+                here.phase, current_casts(), current_category(), current_place(),
+                cpu.resource)
 
     cpu = gt.device("cpu")
     with gt.listen(Listener()), gt.autocast("bfloat16"):
