@@ -70,6 +70,7 @@ from gtensor.system.moved_modules import find_moved as _find_moved
 
 if TYPE_CHECKING:
     from gtensor import amp as amp
+    from gtensor import autograd as autograd
     from gtensor import checkpoint, data, distributed, fft, func, models, nn, optim, profiler
     from gtensor import testing as testing
     from gtensor.amp import autocast
@@ -102,8 +103,8 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
-            "amp", "checkpoint", "data", "distributed", "fft", "func", "models", "nn", "optim",
-            "profiler", "testing")},
+            "amp", "autograd", "checkpoint", "data", "distributed", "fft", "func", "models", "nn",
+            "optim", "profiler", "testing")},
         **dict.fromkeys((
             "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
             "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
@@ -167,6 +168,7 @@ __all__ = [
     "atan2",
     "atanh",
     "autocast",
+    "autograd",
     "bfloat16",
     "bincount",
     "bitwise_and",

@@ -36,7 +36,7 @@ FLOORS = (
      "ops.linalg ops.order ops.activations", "ops.scan ops.conv",
      "ops.fft ops.pool ops.norms ops.attention ops.losses ops.recurrent", "ops",
      "linalg fft"),
-    ("nn data composed", "optim func", "amp checkpoint profiler", "models", "distributed"),
+    ("nn data composed", "optim func", "amp autograd checkpoint profiler", "models", "distributed"),
     ("testing train",),
     ("__init__",),
     ("cli",),

@@ -9,7 +9,6 @@ from gtensor import linalg as _linalg
 from gtensor import nn as _nn
 from gtensor import ops as _ops
 from gtensor import random as _random
-from gtensor.composed import autograd as autograd
 from gtensor.composed import cuda as cuda
 from gtensor.composed import curves as _curves
 from gtensor.composed import drawing as _drawing

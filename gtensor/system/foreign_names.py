@@ -76,7 +76,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "set_rng_state": "gtensor.random:set_state",
         "dtype": "numpy:dtype",
         "Parameter": "gtensor.nn:Parameter",
-        "autograd": "gtensor.composed.autograd:", "cuda": "gtensor.composed.cuda:",
+        "cuda": "gtensor.composed.cuda:",
     },
     "gtensor.Tensor": {
         "absolute": "gtensor:abs",
@@ -856,7 +856,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "vectorize": "gt.vmap(f)",
         "rearrange": "x.permute_dims(axes) and x.reshape(shape)",
     },
-    "gtensor.composed.autograd": {
+    "gtensor.autograd": {
         "Function": "gt.op(name, cpu=..., gpu=..., backward=rule) makes an op with its derivative",
         "Variable": "a Tensor itself: gt.tensor(x, requires_grad=True)",
         "backward": "loss.backward()",

@@ -65,13 +65,14 @@ def foreign(room: str, name: str, subject: str, names: Callable[[], Iterable[str
         subject: the room, as the error names it.
         names: the room's own names, the nearest of which the error gives.
     """
+    # Libraries often ask for protocols; of this one Pillow shows the error.
+    if name.startswith("_") and name != "__array_interface__":
+        raise AttributeError(f"{subject} has no attribute {name!r}")
     from gtensor.system.foreign_names import ALIASES, SENTENCES
 
     alias = ALIASES.get(room, _NONE).get(name)
     if alias is None:
-        sentence = SENTENCES.get(room, _NONE).get(name)
-        # the nearest name is nothing to tell of protocols, which libraries ask for often
-        raise MissingName(subject, name, sentence, tuple if name.startswith("_") else names)
+        raise MissingName(subject, name, SENTENCES.get(room, _NONE).get(name), names)
     module, _, path = alias.rpartition(":")
     home = import_module(module or room)
     return attrgetter(path)(home) if path else home

@@ -117,13 +117,15 @@ def roll(
     For axis=None the tensor is rolled as if flattened. One shift serves several axes; shifts along
     an axis named twice add up. `shifts` and `dims` are PyTorch's words for `shift` and `axis`.
 
-    Raises ValueError if there are as many shifts as axes neither way, TypeError for no shift or two.
+    Raises ValueError if there are as many shifts as axes neither way, TypeError for not one of two
+    words.
     """
-    if (shift is None) is (shifts is None):
+    moves = shift if shifts is None else shifts
+    if moves is None or shift is not None and shifts is not None:
         raise TypeError(f"roll was given shift={shift} and shifts={shifts}; wanted one of them")
     if dims is not None:
         axis = given_axis("roll", axis, dims, word="dims")
-    shifts = integers(shift if shifts is None else shifts)
+    shifts = integers(moves)
     if axis is None:
         if len(shifts) != 1:
             raise ValueError(f"roll by {shifts} without axes; wanted one shift, or as many axes")

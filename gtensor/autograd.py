@@ -1,4 +1,4 @@
-"""`gt.autograd`: where PyTorch's programs look for `grad`. Derivatives are `gt.grad` and `gt.func`."""
+"""`gt.autograd`: where programs for PyTorch look for `grad`; see `gt.grad` and `gt.func`."""
 
 from __future__ import annotations
 
