@@ -76,8 +76,7 @@ def errors(
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("heads", "lengths", "size"), [
-    (2, (130, 130), 64), (1, (70, 150), 64), (1, (140, 70), 128), (2, (64, 64), 40),
-    (1, (70, 90), 256)])
+    (2, (130, 130), 64), (1, (70, 150), 64), (1, (140, 70), 128), (2, (64, 64), 40)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_and_gradients_are_as_exact_as_pytorchs(
     dtype: str, heads: int, lengths: tuple[int, int], size: int, causal: bool
@@ -89,17 +88,35 @@ def test_values_and_gradients_are_as_exact_as_pytorchs(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("mask", ["boolean", "sum"])
-@pytest.mark.parametrize(("heads", "lengths", "size"), [(2, (40, 70), 64), (1, (70, 40), 128),
-                                                        (1, (40, 70), 192)])
+@pytest.mark.parametrize(("heads", "lengths", "size"), [(2, (40, 70), 64), (1, (70, 40), 128)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_masked_attention_is_as_exact_as_pytorchs(
     dtype: str, heads: int, lengths: tuple[int, int], size: int, mask: str
 ) -> None:
-    found = np.array([errors(seed, dtype, False, heads, lengths, size, mask) for seed in SEEDS])
+    check_masked(dtype, heads, lengths, size, mask)
+
+
+def check_masked(
+    dtype: str, heads: int, lengths: tuple[int, int], size: int, mask: str, causal: bool = False
+) -> None:
+    found = np.array([errors(seed, dtype, causal, heads, lengths, size, mask) for seed in SEEDS])
     ours, theirs = found.mean(axis=0)
     worst = np.full(len(ours), WORST)
     worst[4:] = WORST if dtype == "float32" else WORST_OF_MASK
     assert (ours <= worst * theirs).all(), (ours / theirs, ours)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "size", "mask", "causal"), [
+    ("bfloat16", 256, "none", True), ("float16", 192, "sum", False),
+    *[pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("bfloat16", 256, "none", False), ("bfloat16", 192, "sum", False),
+        ("bfloat16", 136, "boolean", False), ("float16", 256, "none", True),
+        ("float16", 256, "none", False), ("float16", 136, "boolean", False))]])
+def test_the_largest_heads_are_as_exact_as_pytorchs(
+    dtype: str, size: int, mask: str, causal: bool
+) -> None:
+    check_masked(dtype, 1, (70, 90), size, mask, causal)
 
 
 @pytest.mark.gpu
