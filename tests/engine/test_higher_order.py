@@ -231,7 +231,7 @@ def _into_a_module(v):
 
 CUTS = {  # how the values of a tensor leave the tape as an array, or become those of another leaf
     "numpy": lambda v: v.numpy(), "array": lambda v: v.array, "np.asarray": np.asarray,
-    "np.stack": lambda v: np.stack([v, v]), "DLPack": np.from_dlpack,
+    "np.array": lambda v: np.array([v, v]), "DLPack": np.from_dlpack,
     "a buffer": lambda v: v.__buffer__(0), "deepcopy": copy.deepcopy, "pickle": pickle.dumps,
     "Parameter": nn.Parameter, "load_state_dict": _into_a_module,
     "a leaf": lambda v: gt.tensor(v, requires_grad=True), "lists": lambda v: gt.tensor([v, [1, 2]]),
