@@ -6,9 +6,11 @@ import ast
 import inspect
 import json
 import pickle
+import re
 import subprocess
 import sys
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -42,6 +44,15 @@ def test_a_name_that_is_no_alias_is_answered_with_what_to_type(room: str, name: 
     with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; here: ") as caught:
         getattr(room_of(room), name)
     assert str(caught.value).endswith(SENTENCES[room][name])
+
+
+@pytest.mark.parametrize("room", SENTENCES)
+def test_what_a_sentence_names_is_there(room: str) -> None:
+    """The first word of a sentence's calls: `gt.checkpoint.load_file`, `F.one_hot`, `x.flatten`."""
+    starts = {"gt": gt, "F": gt.nn.functional, "x": gt.ones((2, 3), "complex64"), "nn": gt.nn}
+    for name, sentence in SENTENCES[room].items():
+        for start, path in re.findall(r"(?<![\w.])(gt|F|x|nn)\.([a-zA-Z][\w.]*\w)", sentence):
+            assert attrgetter(path)(starts[start]) is not None, f"{name}: {sentence}"
 
 
 @pytest.mark.parametrize("room", ROOMS)
