@@ -380,4 +380,13 @@ SAID: dict[str, str] = {  # what a line that does not run says, as a pattern
     "gt.grad(lambda a: (a*a).sum())(np.ones(3))": r"wanted a Tensor \(gt\.asarray makes one\)",
     "gt.grad(lambda a: (a*a).sum())(3.0)": r"wanted a Tensor \(gt\.asarray makes one\)",
     "gt.vmap(lambda a: a.item())(y)": r"return it from the function instead",
+    "gt.random.default_rng(0)": r"gt\.random\.manual_seed\(0\) seeds the generator",
+    "gt.linalg.eig(x.T@x)": r"gt\.linalg\.eigh\(x\) if x is symmetric",
+    "gt.linalg.expm(x)": r"\(v \* gt\.exp\(w\)\) @ v\.mT",
+    "net.register_full_backward_hook(lambda m,i,o: None)": r"module\.register_forward_hook\(hook\)",
+    "gt.optim.LBFGS(net.parameters())": r"scipy\.optimize\.minimize\(f, x0, jac=True",
+    "nn.Conv3d(1,1,3)": r"nn\.Conv2d on x\.swapaxes\(1, 2\)",
+    "nn.Transformer": r"nn\.TransformerEncoder is there",
+    "nn.CTCLoss()": r"gt\.logsumexp over alignments",
+    "F.grid_sample": r"F\.interpolate resizes",
 }
