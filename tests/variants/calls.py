@@ -18,6 +18,7 @@ import numpy as np
 
 import gtensor as gt
 import gtensor.nn.functional as F
+from gtensor.engine.handle.methods import IN_PLACE
 from gtensor.engine.tape.op import Op, registry
 from gtensor.engine.tape.samples import (
     Sample,
@@ -73,8 +74,13 @@ WITHOUT = {
         "stream visible_devices"),
     "defines an op": "d op",
     "its result has no values": "empty_like",
+    "makes its argument the result, which has tests of its own": (
+        "nn.functional.elu_ nn.functional.hardtanh_ nn.functional.leaky_relu_ nn.functional.relu_ "
+        "nn.functional.selu_"),
 }
 METHODS_WITHOUT = {
+    "makes the tensor the result, which has tests of its own": " ".join(
+        f"{name}_" for name in IN_PLACE),
     "of a tape, which has tests of its own": (
         "backward detach register_hook register_post_accumulate_grad_hook requires_grad_ "
         "retain_grad requires_grad grad is_leaf data"),

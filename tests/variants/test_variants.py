@@ -48,11 +48,12 @@ NO_LEADING_AXES = {
     *(f"nn.functional.{name}" for name in (
         "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
         "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",
-        "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv_transpose1d",
-        "conv_transpose2d", "cosine_embedding_loss", "cross_entropy",
+        "binary_cross_entropy_with_logits", "channel_shuffle", "conv1d", "conv2d",
+        "conv_transpose1d", "conv_transpose2d", "cosine_embedding_loss", "cross_entropy",
         "cross_entropy of probabilities", "dropout1d", "dropout2d", "dropout3d", "fold",
-        "gaussian_nll_loss", "group_norm", "group_norm with weights", "inplace_abn", "interpolate",
-        "kl_div", "max_pool1d", "max_pool2d", "nll_loss")),
+        "gaussian_nll_loss", "group_norm", "group_norm with weights", "gumbel_softmax",
+        "hinge_embedding_loss", "inplace_abn", "instance_norm", "interpolate", "kl_div",
+        "margin_ranking_loss", "max_pool1d", "max_pool2d", "nll_loss", "soft_margin_loss")),
 }
 
 # Of these, the functions with rows along the first axis that do not depend on each other.
@@ -60,9 +61,10 @@ ROWS = {
     "linalg.outer", "meshgrid",
     *(f"nn.functional.{name}" for name in (
         "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
-        "avg_pool2d", "batch_norm", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d",
-        "cross_entropy", "group_norm", "group_norm with weights", "interpolate", "max_pool1d",
-        "max_pool2d", "nll_loss")),
+        "avg_pool2d", "batch_norm", "channel_shuffle", "conv1d", "conv2d", "conv_transpose1d",
+        "conv_transpose2d", "cosine_embedding_loss", "cross_entropy", "fold", "group_norm",
+        "group_norm with weights", "instance_norm", "interpolate", "max_pool1d", "max_pool2d",
+        "nll_loss")),
 }
 
 

@@ -32,14 +32,12 @@ _READERS = {  # their results are arrays of NumPy's, files, texts or facts, as b
 _RENAMED = {  # NumPy's names -> those here, where they differ
     "absolute": "abs", "amax": "max", "amin": "min", "arccos": "acos", "arccosh": "acosh",
     "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh",
-    "argwhere": "nonzero", "around": "round", "column_stack": "concat", "concatenate": "concat",
-    "conjugate": "conj", "cross": "linalg.cross", "cumprod": "cumulative_prod",
-    "cumsum": "cumulative_sum", "diagonal": "linalg.diagonal", "dot": "matmul", "fabs": "abs",
-    "hstack": "concat", "invert": "bitwise_invert", "left_shift": "bitwise_left_shift",
-    "linalg.norm": "linalg.vector_norm", "outer": "linalg.outer", "power": "pow",
-    "right_shift": "bitwise_right_shift", "rint": "round", "swapaxes": "permute_dims",
-    "trace": "linalg.trace", "transpose": "permute_dims", "unique": "unique_values",
-    "vstack": "concat",
+    "around": "round", "column_stack": "concat", "concatenate": "concat", "conjugate": "conj",
+    "cross": "linalg.cross", "cumprod": "cumulative_prod", "cumsum": "cumulative_sum",
+    "diagonal": "linalg.diagonal", "dot": "matmul", "fabs": "abs", "invert": "bitwise_invert",
+    "left_shift": "bitwise_left_shift", "linalg.norm": "linalg.vector_norm",
+    "outer": "linalg.outer", "power": "pow", "right_shift": "bitwise_right_shift", "rint": "round",
+    "trace": "linalg.trace", "transpose": "permute_dims",
 }
 
 
