@@ -99,7 +99,7 @@ else:
 __all__ = [
     "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
     "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "celu", "channel_shuffle", "conv1d", "conv2d",
+    "binary_cross_entropy_with_logits", "celu", "celu_", "channel_shuffle", "conv1d", "conv2d",
     "conv_transpose1d", "conv_transpose2d", "cosine_embedding_loss", "cosine_similarity",
     "cross_entropy", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "elu_", "embedding",
     "erf", "feed_forward", "fold", "gaussian_nll_loss", "gelu", "glu", "group_norm",
@@ -191,6 +191,9 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     if not alpha:
         raise ValueError("celu was given alpha=0; wanted another number")
     return overwrite(celu, input, alpha) if inplace else alpha * elu(input / alpha)
+
+
+celu_ = _written(celu)
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:

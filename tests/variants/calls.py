@@ -130,6 +130,21 @@ def _seeded(function: Function) -> Function:
     return call
 
 
+def _on_a_copy(function: Function) -> Function:
+    """The function that writes into its input, on one of its own."""
+    return lambda x: function(x.clone())
+
+
+def _of_heavy_diagonals(function: Function) -> Function:
+    """The function of matrices far from a singular one, in every layout."""
+    def call(x: gt.Tensor, **params: Any) -> Any:
+        if x.ndim > 1:
+            x = x + 4 * gt.eye(*x.shape[-2:], dtype=x.dtype, device=x.device)
+        return function(x, **params)
+
+    return call
+
+
 def _list_of(function: Function) -> Function:
     return lambda *tensors, **params: function(list(tensors), **params)
 
@@ -215,7 +230,8 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
                                 _s((3, 5), (2, 3), (5, 2), transpose_a=True, transpose_b=True)]),
     "linalg.matrix_norm": (None, [_s((2, 3, 4)), _s((3, 4), ord=1), _s((4, 3), ord=2),
                                   _s((3, 4), ord="nuc"), _s((3, 4), ord=-np.inf)]),
-    "linalg.cond": (None, [_s((3, 4)), _s((2, 3, 3), draw=_invertible, p=1), _s((4, 2), p=-2)]),
+    "linalg.cond": (_of_heavy_diagonals(L.cond), [
+        _s((3, 4)), _s((2, 3, 3), p=1), _s((4, 2), p=-2)]),
     "linalg.lstsq": (lambda x, y: L.lstsq(x, y)[:2], [
         _s(*shapes, draw=(_invertible, normal)) for shapes in (
             ((4, 3), (4,)), ((2, 3, 4), (2, 3, 2)), ((3, 3), (2, 3, 1)))]),
@@ -289,6 +305,8 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     "nn.functional.threshold": (None, [_s((3, 5), draw=apart, threshold=0.1, value=2.0)]),
     "nn.functional.threshold_": (lambda x: F.threshold_(x.clone(), 0.1, 2.0), [
         _s((3, 5), draw=apart)]),
+    **{f"nn.functional.{name}_": (_on_a_copy(getattr(F, f"{name}_")), [_s((3, 5), draw=apart)])
+       for name in ("celu", "elu", "hardtanh", "leaky_relu", "relu", "selu")},
     "nn.functional.softmin": (None, [_s((3, 5), dim=-1), _s((4,), dim=0)]),
     "nn.functional.gumbel_softmax": (_seeded(F.gumbel_softmax), [_s((3, 5)), _s((4, 2), dim=0)]),
     **{f"nn.functional.dropout{n}d": (_seeded(getattr(F, f"dropout{n}d")), [

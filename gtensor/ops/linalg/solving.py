@@ -620,9 +620,11 @@ def cond(x: Tensor, /, p: float | str | None = None) -> Tensor:
 
     By default (and for p=2) the largest singular value over the smallest, for p=-2 the inverse of
     that; other orders are those of `matrix_norm`, of square matrices. Raises LinAlgError for these
-    on the CPU if a matrix has no inverse.
+    on the CPU if a matrix has no inverse, ValueError for matrices without elements.
     """
     x = matrices(x, "cond", square=p not in (None, 2, -2))
+    if 0 in x.shape[-2:]:
+        raise ValueError(f"cond of a tensor of shape {x.shape}; wanted matrices with elements")
     if p not in (None, 2, -2):
         return matrix_norm(x, ord=p) * matrix_norm(inv(x), ord=p)
     s = svdvals(x)

@@ -399,6 +399,8 @@ def test_cond_is_numpys(p):
     for shape in ((3, 3), (2, 3, 3), (0, 2, 2), *([(4, 2)] if p in (None, 2, -2) else ())):
         x = random(shape)
         agree(linalg.cond(gt.tensor(x), p), np.asarray(np.linalg.cond(x, p)))
+    with pytest.raises(ValueError, match=r"shape \(2, 0, 0\); wanted matrices with elements"):
+        linalg.cond(gt.ones((2, 0, 0)), p)
     with pytest.raises(np.linalg.LinAlgError, match="cond of a tensor of shape"):
         linalg.cond(gt.ones((3, 2)), 1)
 
