@@ -173,9 +173,9 @@ def test_a_view_and_its_base_see_the_write() -> None:
     base = gt.zeros((2, 3)) - 1.0
     row = base[0]
     F.relu_(row)
-    np.testing.assert_array_equal(base.numpy(), [[0, 0, 0], [-1, -1, -1]])
+    assert base.tolist() == [[0, 0, 0], [-1, -1, -1]]
     base.clip_(0.5)  # a function of several ops
-    np.testing.assert_array_equal(row.numpy(), [0.5, 0.5, 0.5])
+    assert row.tolist() == [0.5, 0.5, 0.5]
     alone = (gt.zeros((2, 3)) - 1.0)[0]
     assert F.silu(alone, inplace=True) is alone
 
