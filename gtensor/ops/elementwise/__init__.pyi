@@ -71,7 +71,8 @@ def divide(x1: Operand, x2: Operand, /) -> Tensor:
     """x1 / x2, elementwise with broadcasting; integers become the default dtype first."""
 
 def equal(x1: Operand, x2: Operand, /) -> Tensor:
-    """Whether x1 and x2 are equal; NaN equals nothing, elementwise with broadcasting."""
+    """Whether x1 and x2 are equal (NaN equals nothing; integers and a float are compared exactly,
+    in PyTorch as float32), elementwise with broadcasting."""
 
 def exp(x: Operand, /) -> Tensor:
     """e ** x, elementwise."""
@@ -83,7 +84,8 @@ def floor(x: Operand, /) -> Tensor:
     """The largest whole number up to x; integers as they are. Its gradient is 0."""
 
 def floor_divide(x1: Operand, x2: Operand, /) -> Tensor:
-    """The largest whole number up to x1 / x2, elementwise with broadcasting. Its gradient is 0."""
+    """The largest whole number up to x1 / x2, elementwise with broadcasting. Its gradient is 0.
+    Integers divided by 0 are 0, with a warning on the CPU; PyTorch raises."""
 
 def greater(x1: Operand, x2: Operand, /) -> Tensor:
     """Whether x1 > x2, elementwise with broadcasting."""
@@ -167,7 +169,8 @@ def remainder(x1: Operand, x2: Operand, /) -> Tensor:
     """x1 - x2 * floor(x1 / x2), elementwise with broadcasting: it has the sign of x2."""
 
 def sign(x: Operand, /) -> Tensor:
-    """-1, 0 or 1 by the sign of x; x / |x| of a complex x; NaN of NaN. Its gradient is 0."""
+    """-1, 0 or 1 by the sign of x; x / |x| of a complex x; NaN of NaN (PyTorch: 0). Its gradient is
+    0."""
 
 def signbit(x: Operand, /) -> Tensor:
     """Whether the sign of x is negative, that of -0.0 and of a NaN included, elementwise."""
