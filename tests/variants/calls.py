@@ -74,9 +74,6 @@ WITHOUT = {
         "stream visible_devices"),
     "defines an op": "d op",
     "its result has no values": "empty_like",
-    "makes its argument the result, which has tests of its own": (
-        "nn.functional.elu_ nn.functional.hardtanh_ nn.functional.leaky_relu_ nn.functional.relu_ "
-        "nn.functional.selu_"),
 }
 METHODS_WITHOUT = {
     "makes the tensor the result, which has tests of its own": " ".join(
