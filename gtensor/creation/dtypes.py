@@ -111,7 +111,8 @@ def can_cast(from_: Any, to: Any, /) -> builtins.bool:
 def result_type(*arrays_and_dtypes: object) -> np.dtype:
     """The dtype that an op on these tensors, dtypes and Python numbers computes in."""
     strong = [dtype_of(a) for a in arrays_and_dtypes if not isinstance(a, _NUMBERS)]
-    numbers = [a for a in arrays_and_dtypes if isinstance(a, _NUMBERS)]
+    numbers = [int(a) if isinstance(a, int) and type(a) is not builtins.bool else a
+               for a in arrays_and_dtypes if isinstance(a, _NUMBERS)]  # of no class of its own
     if any(d.kind == "V" for d in strong):  # NumPy would not take a number as ml_dtypes' float
         numbers = [a for a in numbers if isinstance(a, complex)]
     found = np.result_type(*strong, *numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -214,8 +215,22 @@ def test_dtypes_and_places_by_pytorchs_methods() -> None:
 def test_size_is_a_number_that_may_be_called() -> None:
     x = gt.ones((2, 3))
     assert x.size == 6 and x.size() == (2, 3) and x.size(-1) == 3 and isinstance(x.size, int)
+    assert {6: 1}[x.size] == 1 and type(pickle.loads(pickle.dumps(x.size))) is int
     with pytest.raises(IndexError):
         x.size(2)
+
+
+def test_an_array_beside_a_size_keeps_its_dtype() -> None:
+    """NumPy takes a number of another class than int for int64, and float32 would be float64."""
+    x, array = gt.ones((2, 3)), np.ones(2, "f")
+    for found in (x / x.size, x.size * x, 2 - x.size / x, x**x.size, gt.maximum(x, x.size),
+                  gt.where(x > 0, x.size, x), gt.where(x > 0, x.size, 1.0), gt.clip(x, 0, x.size),
+                  array / x.size, x.size * array, np.multiply(array, x.size), array + x.size):
+        assert found.dtype == np.float32
+    assert gt.result_type(gt.float32, x.size) == gt.float32 and (x.size > array).all()
+    assert (gt.ones(2, gt.bfloat16) / x.size).dtype == gt.bfloat16
+    assert (7 // x.size, x.size % 4, 2**x.size, -x.size) == (1, 2, 64, -6)
+    assert divmod(x.size, 4) == (1, 2)
 
 
 def test_data_is_the_same_memory_without_history() -> None:
@@ -319,3 +334,19 @@ def test_a_call_that_means_something_else_is_answered_with_the_right_one(
 def test_bad_values_are_named(call: Callable[[gt.Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(gt.ones(MATRIX))
+
+
+@pytest.mark.gpu
+@pytest.mark.host_cuda
+def test_tensors_go_to_a_gpu_and_back_by_pytorchs_names() -> None:
+    assert gt.cuda.is_available() and gt.cuda.device_count() >= 1
+    x = gt.randn(2, 3, device="cpu")
+    y = x.cuda()
+    assert y.is_cuda and y.cuda() is y and x.cuda(0).device is y.device and y.get_device() == 0
+    assert np.array_equal(y.cpu().numpy(), x.numpy()) and np.array_equal(y.get(), x.numpy())
+    assert y.to("cpu", gt.float64).dtype == gt.float64 and y.new_zeros(2).is_cuda
+    assert y.zero_().add_(1).sum().item() == 6 and gt.randn_like(y).is_cuda
+    assert (y.array / y.size).dtype == (y.size * y.array).dtype == np.float32
+    assert (y.array < y.size).all() and (y / y.size).dtype == gt.float32
+    gt.cuda.synchronize()
+    gt.cuda.empty_cache()

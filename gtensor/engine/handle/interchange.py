@@ -24,14 +24,17 @@ if TYPE_CHECKING:
 _LEGACY = 1  # CUDA's default stream, used for a consumer that gives no stream
 
 
-class _UfuncProtocol:
-    """`__array_ufunc__`: NumPy reads it from the class, CuPy from the tensor.
+class UfuncProtocol:
+    """`__array_ufunc__`: NumPy reads it from the class, CuPy from the instance.
 
-    For CuPy it is None, so that the operators of its arrays call the tensor's.
+    For CuPy it is None, so that the operators of its arrays call the instance's.
     """
 
-    def __get__(self, tensor: object, owner: type) -> Callable[..., Any] | None:
-        return _operated if tensor is None else None
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __get__(self, instance: object, owner: type) -> Callable[..., Any] | None:
+        return self._function if instance is None else None
 
 
 def _operated(
@@ -57,7 +60,7 @@ class Interchange(HandleNode):
         def _own_storage(self, shares: bool = True) -> Storage:
             """See `Tensor`."""
 
-    __array_ufunc__ = _UfuncProtocol()
+    __array_ufunc__ = UfuncProtocol(_operated)
 
     def __array_function__(
         self, function: Callable[..., Any], types: object, args: tuple[Any, ...],

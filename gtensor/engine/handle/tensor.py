@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -19,6 +19,7 @@ from gtensor.engine.handle.interchange import Interchange
 from gtensor.engine.handle.methods import Methods
 from gtensor.engine.handle.namespaces import public, recorded
 from gtensor.engine.handle.node import Leaf, Node
+from gtensor.engine.handle.size import Size
 from gtensor.engine.handle.storage import GIVEN, UNREAD, Storage
 from gtensor.system.fork_safety import free_at_forks
 
@@ -35,25 +36,6 @@ N = TypeVar("N", bool, int, float, complex)
 FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and other ml_dtypes)
 # What may stand beside a Tensor; lists are nested.
 Operand: TypeAlias = "Tensor | Array | Scalar | Sequence[Any]"
-
-
-class Size(int):
-    """A number of elements, which a call makes a shape: PyTorch's `x.size()`."""
-
-    shape: tuple[int, ...]
-
-    @overload
-    def __call__(self) -> tuple[int, ...]: ...
-
-    @overload
-    def __call__(self, dim: int) -> int: ...
-
-    def __call__(self, dim: int | None = None) -> tuple[int, ...] | int:
-        """The shape, or the length of one axis."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (int(self),)
 
 
 class Tensor(Interchange, Methods):
@@ -116,9 +98,7 @@ class Tensor(Interchange, Methods):
     @property
     def size(self) -> Size:
         """Number of elements; `size()` is the shape and `size(i)` a length of it, as PyTorch's."""
-        size = Size(self._array.size)
-        size.shape = self._array.shape
-        return size
+        return Size.of(self._array)
 
     @property
     def nbytes(self) -> int:

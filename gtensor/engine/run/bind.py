@@ -285,6 +285,8 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
             continue
         if isinstance(value, np.generic):
             arrays[i] = host_array(value, op.name).item()  # weakly typed, as a Python scalar
+        elif isinstance(value, int) and type(value) is not bool:  # a class of its own, as x.size
+            arrays[i] = int(value)
         elif isinstance(value, np.ndarray) or not isinstance(value, (device.array_type, *SCALARS)):
             arrays[i] = device.from_numpy(as_numpy(op.name, value))
     if op.backward is not None and any(type(a) in (float, complex) for a in arrays):

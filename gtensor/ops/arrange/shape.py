@@ -166,13 +166,13 @@ def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
     copies; False never does. Raises ValueError if the number of elements differs, or if copy=False
     and a copy is needed.
     """
-    wanted = integers(shape)
+    wanted, size = integers(shape), x._array.size
     if wanted.count(-1) == 1:
         known = prod(n for n in wanted if n != -1)
-        if known and x.size % known == 0:
-            wanted = tuple(x.size // known if n == -1 else n for n in wanted)
-    if any(n < 0 for n in wanted) or prod(wanted) != x.size:
-        raise ValueError(f"reshape of a tensor of shape {x.shape} ({x.size} elements) to {shape}; "
+        if known and size % known == 0:
+            wanted = tuple(size // known if n == -1 else n for n in wanted)
+    if any(n < 0 for n in wanted) or prod(wanted) != size:
+        raise ValueError(f"reshape of a tensor of shape {x.shape} ({size} elements) to {shape}; "
                          "wanted a shape of as many elements, with at most one -1")
     if copy:
         x = clone(x)

@@ -319,6 +319,6 @@ def where(
     if chosen._array.dtype.kind != "b":
         raise TypeError(f"where was given a condition of dtype {chosen.dtype}; wanted bool, such "
                         "as x > 0")
-    if type(x1) in _NUMBERS and type(x2) in _NUMBERS:
+    if isinstance(x1, _NUMBERS) and isinstance(x2, _NUMBERS):
         x1, x2 = asarray([x1, x2])  # one dtype, the default of their kind
     return where_op(chosen, x1, x2)
