@@ -26,6 +26,17 @@ from gtensor.nn import functional as _functional
 from gtensor.nn import functional as functional
 
 Parameter = _nn.Parameter
+abs_ = _tensor.Tensor.abs_
+cos_ = _tensor.Tensor.cos_
+exp_ = _tensor.Tensor.exp_
+log_ = _tensor.Tensor.log_
+relu_ = _tensor.Tensor.relu_
+sigmoid_ = _tensor.Tensor.sigmoid_
+sin_ = _tensor.Tensor.sin_
+sqrt_ = _tensor.Tensor.sqrt_
+square_ = _tensor.Tensor.square_
+tanh_ = _tensor.Tensor.tanh_
+clamp_ = _tensor.Tensor.clip_
 absolute = _ops.abs
 addcdiv = _formulas.addcdiv
 addcmul = _formulas.addcmul

@@ -172,32 +172,40 @@ def ones(
 
 
 def empty_like(
-    x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+    x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """An uninitialized tensor of x's shape, dtype and device, unless given."""
-    return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+    return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device,
+                 requires_grad=requires_grad)
 
 
 def full_like(
-    x: Tensor, /, fill_value: complex, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+    x: Tensor, /, fill_value: complex, *, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """A tensor of x's shape, dtype and device, unless given, filled with a number.
 
     Raises TypeError for a value that is no number, or that the dtype cannot hold.
     """
-    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device,
+                requires_grad=requires_grad)
 
 
 def zeros_like(
-    x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+    x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Zeros of x's shape, dtype and device, unless given."""
-    return full_like(x, 0, dtype=dtype, device=device)
+    return full_like(x, 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def ones_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> Tensor:
+def ones_like(
+    x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Ones of x's shape, dtype and device, unless given."""
-    return full_like(x, 1, dtype=dtype, device=device)
+    return full_like(x, 1, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 # -- counted ---------------------------------------------------------------------------------------
@@ -225,17 +233,20 @@ def arange(
 
 
 def linspace(
-    start: complex, stop: complex, /, num: int, *, dtype: DTypeLike | None = None,
-    device: DeviceLike = None,
-    endpoint: bool = True,
+    start: complex, stop: complex, /, num: int | None = None, *, dtype: DTypeLike | None = None,
+    device: DeviceLike = None, endpoint: bool = True, steps: int | None = None,
 ) -> Tensor:
     """`num` evenly spaced values from start to stop, which is the last one if `endpoint`.
 
     The default dtype (float32) unless dtype is given, complex if start or stop is. The ends may be
-    0-d tensors, to which gradients flow.
+    0-d tensors, to which gradients flow. `steps` is another name of `num`.
 
-    Raises ValueError for a negative `num`.
+    Raises ValueError for a negative `num`, TypeError unless one is given.
     """
+    if (num is None) is (steps is None):
+        raise TypeError(f"linspace was given num={num} and steps={steps}; wanted one of them")
+    num = steps if num is None else num
+    assert num is not None
     if isinstance(start, Tensor) or isinstance(stop, Tensor):
         return _between(start, stop, num, dtype, device, endpoint)
     if num < 0:

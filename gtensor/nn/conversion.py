@@ -31,13 +31,18 @@ class Movable:
         def modules(self) -> Iterator[Movable]:
             """Module's."""
 
-    def to(self, *targets: Device | DTypeLike) -> Self:
+    def to(
+        self, *targets: Device | DTypeLike, device: Device | str | None = None,
+        dtype: DTypeLike | None = None, non_blocking: bool = False,
+    ) -> Self:
         """Move to a device and/or convert to a floating dtype: `to("cuda")`, `to(gt.float64)`.
 
-        A dtype converts floating parameters and buffers only. Parameters stay the same objects. An
+        Both may be given by name, too. `non_blocking` changes nothing: streams order copies. A
+        dtype converts floating parameters and buffers only. Parameters stay the same objects. An
         optimizer must be made again if the dtype or device changes, since its state does not.
         Returns the module.
         """
+        targets += tuple([target for target in (device, dtype) if target is not None])
         tensors: list[Tensor] = [*self.parameters(), *self.buffers()]
         moved = [_moved(tensor, targets) for tensor in tensors]
         replaced: dict[int, Tensor] = {}

@@ -1,4 +1,6 @@
-"""Initial values of parameters, drawn from `gt.random`'s generator. PyTorch's names and formulas.
+"""Initial values of parameters, drawn from `gt.random`'s generator, or the `generator` given.
+
+PyTorch's names and formulas.
 
 Every function writes its tensor in place, outside the tape, and returns it. `fan_in` and `fan_out`
 are the numbers of values that one output and one input are connected with: for a weight (out, in,
@@ -18,7 +20,9 @@ from gtensor.ops import sign, where
 from gtensor.ops.linalg.decompositions import qr
 from gtensor.system.late_imports import late as _late
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from gtensor.random import Generator
+else:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
@@ -34,22 +38,26 @@ _GAINS = {
 _LEAST_INSIDE = 1e-3  # below this share of hits trunc_normal_ would draw for too long
 
 
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+def uniform_(
+    tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Values uniform in [a, b).
 
     Raises ValueError for a above b, TypeError for a dtype that is not floating.
     """
     return _written(tensor, random.uniform(tensor.shape, low=a, high=b, dtype=tensor.dtype,
-                                           device=tensor.device))
+                                           device=tensor.device, generator=generator))
 
 
-def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+def normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Normally distributed values.
 
     Raises ValueError for a negative `std`, TypeError for a dtype that is not floating.
     """
     return _written(tensor, random.normal(tensor.shape, mean=mean, std=std, dtype=tensor.dtype,
-                                          device=tensor.device))
+                                          device=tensor.device, generator=generator))
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
@@ -82,7 +90,8 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def trunc_normal_(
-    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Normally distributed values, drawn again where they are outside [a, b].
 
@@ -95,7 +104,7 @@ def trunc_normal_(
 
     def draw() -> Tensor:
         return random.normal(tensor.shape, mean=mean, std=std, dtype=tensor.dtype,
-                             device=tensor.device)
+                             device=tensor.device, generator=generator)
 
     values = draw()
     while (outside := (values < a) | (values > b)).sum().item():
@@ -111,7 +120,9 @@ def _share_inside(mean: float, std: float, a: float, b: float) -> float:
     return (math.erf(high) - math.erf(low)) / 2
 
 
-def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def orthogonal_(
+    tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Orthogonal rows (columns, of a tall matrix) of length `gain`; trailing axes are columns.
 
     Source: Saxe et al., "Exact solutions to the nonlinear dynamics of learning in deep linear
@@ -124,7 +135,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
                          "2 dimensions")
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
     tall = random.normal((max(rows, columns), min(rows, columns)), dtype="float64",
-                         device=tensor.device)
+                         device=tensor.device, generator=generator)
     with no_grad():
         q, r = qr(tall)
         diagonal = (r * (arange(r.shape[0], device=r.device).reshape(-1, 1)
@@ -135,7 +146,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
 
 
 def kaiming_uniform_(
-    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
 ) -> Tensor:
     """Uniform in +-gain * sqrt(3 / fan) (He et al., 2015); `a` is the leaky ReLU's slope.
 
@@ -143,11 +155,12 @@ def kaiming_uniform_(
     below two dimensions.
     """
     bound = calculate_gain(nonlinearity, a) * math.sqrt(3.0 / _fan(tensor, mode))
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
 def kaiming_normal_(
-    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu",
+    generator: Generator | None = None,
 ) -> Tensor:
     """Normal with standard deviation gain / sqrt(fan) (He et al., 2015).
 
@@ -159,24 +172,29 @@ def kaiming_normal_(
 
     Raises ValueError for another mode or nonlinearity, and below two dimensions.
     """
-    return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode)))
+    std = calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode))
+    return normal_(tensor, 0.0, std, generator)
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_uniform_(
+    tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Uniform in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010).
 
     Raises ValueError below two dimensions.
     """
     bound = gain * math.sqrt(6.0 / sum(fans(tensor)))
-    return uniform_(tensor, -bound, bound)
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+def xavier_normal_(
+    tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Normal with standard deviation gain * sqrt(2 / (fan_in + fan_out)).
 
     Raises ValueError below two dimensions. Source: Glorot and Bengio, 2010.
     """
-    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor))))
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor))), generator)
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:

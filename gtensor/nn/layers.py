@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from gtensor.backend import Device
 from gtensor.creation.new_tensors import empty
+from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
@@ -15,7 +16,7 @@ from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.activations.dropout import residual_dropout
 from gtensor.ops.arrange.shape import axis_index
-from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.arguments import refuse_unsupported, want_tensors
 from gtensor.ops.linalg.linear import linear_sum
 
 if TYPE_CHECKING:
@@ -102,12 +103,17 @@ class Embedding(Module):
     The row `padding_idx` is zero at first and gets no gradient. On a GPU the gradient sums up
     repeated indices by atomics, which is not repeatable bit for bit.
 
-    Raises ValueError for a padding_idx that is no row.
+    Raises ValueError for a padding_idx that is no row, and unless PyTorch's `max_norm`,
+    `scale_grad_by_freq` and `sparse` have their defaults.
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
+                 max_norm: float | None = None, norm_type: float = 2.0,
+                 scale_grad_by_freq: bool = False, sparse: bool = False, *,
                  device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
         super().__init__()
+        refuse_unsupported(None, "Embedding", max_norm=max_norm)
+        refuse_unsupported(False, "Embedding", scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ValueError(f"padding_idx={padding_idx} given for {num_embeddings} rows; wanted "
                              f"{-num_embeddings} to {num_embeddings - 1}")
@@ -118,6 +124,25 @@ class Embedding(Module):
         init.normal_(self.weight)
         if padding_idx is not None:
             init.zeros_(self.weight.detach()[padding_idx])
+
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
+    ) -> Self:
+        """A layer whose table is a copy of `embeddings` (num_embeddings, embedding_dim).
+
+        `freeze`: its table is not trained. Raises ValueError for another number of axes.
+        """
+        want_tensors("from_pretrained", embeddings=embeddings)
+        if embeddings.ndim != 2:
+            raise ValueError(f"from_pretrained was given embeddings of shape {embeddings.shape}; "
+                             "wanted a row for each of them")
+        rows, features = embeddings.shape
+        made = cls(rows, features, padding_idx, device=embeddings.device, dtype=embeddings.dtype)
+        with no_grad():
+            made.weight[...] = embeddings
+        made.weight.requires_grad_(not freeze)
+        return made
 
     def forward(self, x: Tensor) -> Tensor:
         """Integer indices (...) -> (..., embedding_dim)."""

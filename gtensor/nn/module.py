@@ -92,7 +92,7 @@ class Module(Movable, Hooked):
                 if name in known["_buffers"]:
                     return known["_buffers"][name]
             return foreign("gtensor.nn.Module", name, type(self).__name__,
-                           lambda: [n for n in dir(self) if n[0] != "_"])
+                           lambda: [n for n in dir(self) if n[0] != "_" and n != name])
 
     def __delattr__(self, name: str) -> None:
         for kind in ("_parameters", "_buffers", "_modules"):

@@ -36,7 +36,7 @@ __all__ = [
 
 def clip_grad_norm_(
     parameters: Iterable[Tensor] | Tensor, max_norm: float, norm_type: float = 2.0,
-    error_if_nonfinite: bool = False,
+    error_if_nonfinite: bool = False, foreach: bool | None = None,
 ) -> Tensor:
     """Scale all gradients by min(1, max_norm / norm), `norm` being that of all of them together.
 
@@ -46,6 +46,7 @@ def clip_grad_norm_(
         norm_type: the order of the norm, above 0; float("inf") is the largest absolute value.
         error_if_nonfinite: raise if the norm is infinite or NaN; it waits for the GPU. Without it
             such a norm scales the gradients to 0 or NaN, as in PyTorch.
+        foreach: PyTorch's; it changes nothing.
 
     Returns the norm before clipping, 0-d, on the gradients' device. Each gradient is read once for
     the norm, and read and written once to scale it; nothing waits for the GPU.
@@ -73,10 +74,13 @@ def clip_grad_norm_(
     return norm
 
 
-def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -> None:
+def clip_grad_value_(
+    parameters: Iterable[Tensor] | Tensor, clip_value: float, foreach: bool | None = None
+) -> None:
     """Limit every element of every gradient to [-clip_value, clip_value].
 
-    Raises ValueError for a negative `clip_value`, before any gradient is changed.
+    `foreach` changes nothing: gradients are clipped together. Raises ValueError for a negative
+    `clip_value`, before any gradient is changed.
     """
     if not clip_value >= 0:
         raise ValueError(f"clip_value={clip_value} given; wanted a number of 0 or more")

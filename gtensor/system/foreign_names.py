@@ -12,6 +12,9 @@ from __future__ import annotations
 
 ALIASES: dict[str, dict[str, str]] = {
     "gtensor": {
+        **{f"{name}_": f"gtensor:Tensor.{name}_" for name in (
+            "abs", "cos", "exp", "log", "relu", "sigmoid", "sin", "sqrt", "square", "tanh")},
+        "clamp_": "gtensor:Tensor.clip_",
         "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin",
         "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh",
         "array": "tensor", "as_tensor": "asarray", "asanyarray": "asarray",
@@ -400,6 +403,11 @@ SENTENCES: dict[str, dict[str, str]] = {
             "gt.checkpoint.load_file(path) reads tensors, gt.checkpoint.load_into(model, path) "
             "weights of PyTorch's, too"),
         "savez": 'gt.checkpoint.save_file({"x": x}, path), or np.savez(path, x=x.numpy())',
+        "set_float32_matmul_precision": (
+            "GTENSOR_TF32=1, or with gt.settings.override(tf32=1):, allows TF32"),
+        "use_deterministic_algorithms": (
+            "on a GPU few gradients are summed by atomics: the guide's page of what differs names "
+            "them"),
         "compile": "functions run as they are; gt.Graph captures a step on a GPU and replays it",
         "jit": "functions run as they are; gt.Graph captures a step on a GPU and replays it",
         "seed": "gt.manual_seed(0)",

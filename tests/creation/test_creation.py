@@ -323,3 +323,12 @@ def test_sizes_may_be_arguments_of_their_own():
         assert made(2, 3, dtype=gt.int64).dtype == made(2, gt.int64).dtype == gt.int64
         assert made(4, gt.float64, "cpu", True).requires_grad
         assert made(2, np.int64(1), 0, requires_grad=True).shape == (2, 1, 0)
+
+
+def test_arguments_of_pytorch_by_name():
+    x = gt.ones(2)
+    for like in (gt.empty_like, gt.zeros_like, gt.ones_like):
+        assert like(x, requires_grad=True).requires_grad
+    assert gt.linspace(0, 1, steps=3).tolist() == gt.linspace(0, 1, 3).tolist()
+    with pytest.raises(TypeError, match="linspace was given num=None and steps=None; wanted one"):
+        gt.linspace(0, 1)

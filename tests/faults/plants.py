@@ -19,6 +19,7 @@ from gtensor.engine.handle.node import FREE, WALKED
 from gtensor.engine.handle.storage import Storage
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run import bind, in_place
+from gtensor.engine.tape.levels import Traced, underlying
 from gtensor.engine.tape.op import registry
 from gtensor.engine.tape.record import Record
 from gtensor.engine.tape.taken import Takeable
@@ -348,6 +349,19 @@ def version_not_counted() -> Context:
         target._storage.version = target._version = before
         return target
     return patch.object(in_place, "write", write)
+
+
+def views_left_behind() -> Context:
+    """an in-place form moves a handle whose memory a view has, too"""
+    def may_move(x: Tensor) -> bool:
+        storage = underlying(x)._storage
+        return storage.made and not (storage.exported or storage.leaf)
+    return patch.object(in_place, "may_move", may_move)
+
+
+def kept_input_overwritten() -> Context:
+    """an in-place form writes memory that an earlier op saved"""
+    return patch.object(in_place, "may_move", lambda x: isinstance(x, Traced))
 
 
 def never_consumed() -> Context:

@@ -137,6 +137,7 @@ class Fault:
 _STATES = "engine.test_graph_states"
 _WALK = "engine.test_walk"
 _IN_PLACE = "engine.test_added_in_place"
+_FORMS = "engine.test_in_place_forms"
 _CONTEXT = "nn.test_attention_context"
 _PLACES = "engine.test_places"
 _HIGHER = "engine.test_higher_order"
@@ -254,6 +255,10 @@ FAULTS = [
     # the graph
     Fault("every in-place write increases the version", plants.version_not_counted,
           ByTest(_STATES, "test_an_overwritten_save_names_the_op_and_the_line")),
+    Fault("views see what an in-place form writes", plants.views_left_behind,
+          ByTest(_FORMS, "test_a_view_and_its_base_see_the_write")),
+    Fault("an in-place form leaves records what they saved", plants.kept_input_overwritten,
+          ByTest(_FORMS, "test_what_an_earlier_op_saved_stays_whole"), raises=gt.GradientError),
     Fault("a graph is consumed by its walk", plants.never_consumed,
           ByTest(_STATES, "test_a_consumed_graph_names_the_op_and_the_line"), raises=IndexError),
     Fault("a walk claims its records", plants.unclaimed_walk,

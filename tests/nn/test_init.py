@@ -113,3 +113,13 @@ def test_eye_and_gains():
 def test_impossible_values_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("name", ["normal_", "uniform_", "trunc_normal_", "orthogonal_",
+                                  "kaiming_normal_", "kaiming_uniform_", "xavier_normal_",
+                                  "xavier_uniform_"])
+def test_a_generator_gives_the_values(name):
+    draw = getattr(nn.init, name)
+    values = [draw(gt.zeros(4, 3), generator=gt.Generator().manual_seed(n)).tolist()
+              for n in (1, 1, 2)]
+    assert values[0] == values[1] != values[2]

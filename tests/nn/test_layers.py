@@ -408,3 +408,22 @@ def test_a_gumbel_choice_has_the_classes_probabilities_and_the_soft_ones_gradien
 def test_what_small_layers_refuse(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call(gt.ones((2, 3, 3, 5)))
+
+
+def test_an_embedding_of_given_rows_and_pytorchs_other_arguments():
+    rows = gt.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=gt.float64)
+    layer = nn.Embedding.from_pretrained(rows)
+    assert not layer.weight.requires_grad and layer.weight.dtype == gt.float64
+    assert layer(gt.tensor([1])).tolist() == [[3.0, 4.0]]
+    trained = nn.Embedding.from_pretrained(rows, freeze=False, padding_idx=0)
+    assert trained.weight.requires_grad and trained.padding_idx == 0
+    assert trained.weight.tolist() == rows.tolist()
+    with pytest.raises(ValueError, match=r"from_pretrained was given embeddings of shape \(2,\)"):
+        nn.Embedding.from_pretrained(rows[0])
+    with pytest.raises(ValueError, match="Embedding was given sparse=True; wanted False"):
+        nn.Embedding(3, 2, None, None, 2.0, False, True)
+
+
+def test_a_module_is_moved_by_names_too():
+    net = nn.Linear(2, 3).to(device="cpu", dtype=gt.float64, non_blocking=True)
+    assert net.weight.dtype == gt.float64

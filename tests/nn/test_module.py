@@ -94,6 +94,8 @@ def test_a_parameter_is_a_leaf_over_the_memory_it_was_given():
     (lambda b: b.register_module("a.b", nn.ReLU()), ValueError, "'a.b' given; wanted"),
     (lambda b: setattr(b, "forward", nn.ReLU()), ValueError, "attribute 'forward' of its class"),
     (lambda b: b.nothing, AttributeError, "Block has no attribute 'nothing'"),
+    (lambda b: b.paramters(), AttributeError, "'paramters'; did you mean 'parameters'"),
+    (lambda b: b.register_full_backward_hook(print), AttributeError, "output.register_hook.f. c"),
     (lambda b: nn.Module()(1), TypeError, "has no forward"),
     (lambda b: nn.Sequential(nn.ReLU(), 3), TypeError, "module '1' was given int"),
     (lambda b: nn.Sequential(nn.ReLU())[1], IndexError, "module 1 of 1"),

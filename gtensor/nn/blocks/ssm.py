@@ -131,7 +131,8 @@ class SelectiveRecurrence(Module):
         init.ones_(self.D)
         init.uniform_(self.dt_proj.weight, -self.rank**-0.5, self.rank**-0.5)
         bias: Any = self.dt_proj.bias
-        init.uniform_(bias, *map(log, STEP_SIZES))
+        least, most = map(log, STEP_SIZES)
+        init.uniform_(bias, least, most)
         with no_grad():
             self.A_log[...] = log1p(arange(state, device=device).astype(self.D.dtype))
             bias[...] = expm1(exp(bias)).log()  # softplus of it is the step size

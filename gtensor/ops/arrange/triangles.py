@@ -80,20 +80,20 @@ _tril = _triangle("tril", "The lower triangles of matrices: zero above diagonal 
 _triu = _triangle("triu", "The upper triangles of matrices: zero below diagonal k.")
 
 
-def tril(x: Tensor, /, k: int = 0) -> Tensor:
+def tril(x: Tensor, /, k: int = 0, *, diagonal: int | None = None) -> Tensor:
     """The lower triangles of matrices (..., M, N): zero above diagonal k (0 is the main one).
 
-    Raises ValueError for fewer than two axes.
+    `diagonal` is PyTorch's name of k. Raises ValueError for fewer than two axes.
     """
-    return _tril(_matrices(x, "tril"), k=operator.index(k))
+    return _tril(_matrices(x, "tril"), k=operator.index(k if diagonal is None else diagonal))
 
 
-def triu(x: Tensor, /, k: int = 0) -> Tensor:
+def triu(x: Tensor, /, k: int = 0, *, diagonal: int | None = None) -> Tensor:
     """The upper triangles of matrices (..., M, N): zero below diagonal k (0 is the main one).
 
-    Raises ValueError for fewer than two axes.
+    `diagonal` is PyTorch's name of k. Raises ValueError for fewer than two axes.
     """
-    return _triu(_matrices(x, "triu"), k=operator.index(k))
+    return _triu(_matrices(x, "triu"), k=operator.index(k if diagonal is None else diagonal))
 
 
 def _matrices(x: Tensor, name: str) -> Tensor:

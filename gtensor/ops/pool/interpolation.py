@@ -6,7 +6,7 @@ from math import floor
 from typing import Any
 
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.ops.define.arguments import autocast, same_dtype
+from gtensor.ops.define.arguments import autocast, refuse_unsupported, same_dtype
 from gtensor.ops.pool.adaptive_pool import adaptive_avg_pool1d, adaptive_avg_pool2d
 from gtensor.ops.pool.mixing import Made
 from gtensor.ops.pool.resample import resample
@@ -19,6 +19,7 @@ def interpolate(
     input: Tensor, size: int | tuple[int, ...] | None = None,
     scale_factor: float | tuple[float, ...] | None = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
 ) -> Tensor:
     """Signals (N, C, L) or images (N, C, H, W) at another size.
 
@@ -31,10 +32,12 @@ def interpolate(
         align_corners: for the linear modes: the first and last elements lie on those of the input;
             otherwise (the default) the outer edges of the elements do.
         recompute_scale_factor: use the ratio of the rounded sizes instead of scale_factor itself.
+        antialias: must be False.
 
     Raises ValueError for a mode that does not fit the input, align_corners with a mode that is not
     linear, an empty input, and unless one of size and scale_factor is given.
     """
+    refuse_unsupported(False, "interpolate", antialias=antialias)
     axes = input.ndim - 2
     if mode not in _MODES or axes not in _MODES[mode]:
         raise ValueError(f"interpolate was given mode={mode!r} for an input of shape "

@@ -245,10 +245,11 @@ _std = op(
 
 
 def _corrected_words(
-    name: str, axis: Axis, dim: Axis, keepdims: bool, keepdim: bool | None, correction: float
+    name: str, axis: Axis, dim: Axis, keepdims: bool, keepdim: bool | None, correction: float,
+    unbiased: bool | None,
 ) -> tuple[Axis, bool]:
     """`torch_words`; `dim` alone would be PyTorch's call, which divides by another number."""
-    if dim is not None and not correction:
+    if dim is not None and not correction and unbiased is None:
         raise TypeError(f"{name} was given dim={dim} without a correction, for which PyTorch "
                         f"divides by n - 1, and {name} here by n; wanted {name}(x, axis={dim}, "
                         f"correction=1), or correction=0 with axis=")
@@ -257,16 +258,19 @@ def _corrected_words(
 
 def var(
     x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False,
-    dim: Axis = None, keepdim: bool | None = None,
+    dim: Axis = None, keepdim: bool | None = None, unbiased: bool | None = None,
 ) -> Tensor:
     """The variance over `axis` (all by default) around the mean, over count - correction.
 
-    The correction is 0, as in NumPy; PyTorch's is 1. Two passes, so that a large mean costs no
-    digits. Integers become the default dtype first. NaN over no elements. Raises TypeError for
-    complex input.
+    The correction is 0, as in NumPy; PyTorch's is 1. `unbiased`, PyTorch's word, says 1 or 0. Two
+    passes, so that a large mean costs no digits. Integers become the default dtype first. NaN over
+    no elements. Raises TypeError for complex input.
     """
     if dim is not None or keepdim is not None:
-        axis, keepdims = _corrected_words("var", axis, dim, keepdims, keepdim, correction)
+        axis, keepdims = _corrected_words(
+            "var", axis, dim, keepdims, keepdim, correction, unbiased)
+    if unbiased is not None:
+        correction = float(unbiased)
     _real(x, "var")
     return rounded_last(_var, x, axis=normalize_axis(axis, x.ndim, "var"), correction=correction,
                         keepdims=keepdims)
@@ -274,7 +278,7 @@ def var(
 
 def std(
     x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False,
-    dim: Axis = None, keepdim: bool | None = None,
+    dim: Axis = None, keepdim: bool | None = None, unbiased: bool | None = None,
 ) -> Tensor:
     """The standard deviation over `axis` (all by default): the square root of `var`.
 
@@ -282,7 +286,10 @@ def std(
     input.
     """
     if dim is not None or keepdim is not None:
-        axis, keepdims = _corrected_words("std", axis, dim, keepdims, keepdim, correction)
+        axis, keepdims = _corrected_words(
+            "std", axis, dim, keepdims, keepdim, correction, unbiased)
+    if unbiased is not None:
+        correction = float(unbiased)
     _real(x, "std")
     return rounded_last(_std, x, axis=normalize_axis(axis, x.ndim, "std"), correction=correction,
                         keepdims=keepdims)

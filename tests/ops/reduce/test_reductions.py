@@ -390,3 +390,12 @@ def test_sums_of_many_rows_are_rounded_little(axis, dtype, rng):
         few = 0 not in axis and -3 not in axis
         np.testing.assert_allclose(y.numpy(), exact.astype(np.float64),
                                    rtol=(2 if few else 60) * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("name", ["var", "std"])
+@pytest.mark.parametrize("unbiased", [False, True])
+def test_unbiased_is_pytorchs_word_for_the_correction(name: str, unbiased: bool) -> None:
+    x = np.arange(6.0).reshape(2, 3) ** 2
+    found = getattr(gt.tensor(x), name)(dim=1, keepdim=True, unbiased=unbiased)
+    expected = getattr(torch.tensor(x), name)(dim=1, keepdim=True, unbiased=unbiased)
+    np.testing.assert_allclose(found.numpy(), expected.numpy())
