@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -13,33 +14,22 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import reference
 
 import gtensor as gt
 import gtensor.creation.dtypes
 from gtensor.engine.handle.methods import Methods, functions
+from gtensor.engine.tape.op import Op
 from gtensor.system.foreign_names import ALIASES
-from tests import typed_script
+from tests import op_stubs
+from tests.typed import arrays, classifier, derivatives, loading, measuring, networks
+from tests.typed.mistakes import BEFORE, MISTAKES, PROGRAM
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "tests" / "typed_script.py"
+TYPED = ROOT / "tests" / "typed"
 MODULES = [gt, gt.linalg, gt.fft, gt.random, gt.memory, gt.nn, gt.nn.functional, gt.nn.init,
            gt.nn.utils, gt.optim, gt.optim.lr_scheduler, gt.data, gt.checkpoint, gt.profiler,
            gt.testing]
-BEFORE = "import gtensor as gt\nx = gt.ones(3)\nnet = gt.nn.Linear(3, 2)\n"
-TYPOS = {  # one line of a user's program -> what mypy says of it
-    "gt.summ(x)": 'has no attribute "summ"',
-    "gt.linalg.inverse(x)": 'has no attribute "inverse"',
-    "gt.nn.functional.gellu(x)": 'has no attribute "gellu"',
-    "gt.memory.stat()": 'has no attribute "stat"',
-    "x.shap": '"Tensor" has no attribute "shap"',
-    "net.forwrd(x)": '"Linear" has no attribute "forwrd"',
-    "net(x).forward": '"Tensor" has no attribute "forward"',
-    "net(3)": 'Argument 1 to "__call__" of "Hooked" has incompatible type "int"',
-    "gt.exp(net)": 'Argument 1 to "__call__" of "Op" has incompatible type "Linear"',
-    "y: int = gt.exp(x)": 'variable has type "int"',
-    "gt.optim.Adam(net)": 'Argument 1 to "Adam" has incompatible type "Linear"',
-    "gt.TYPE_CHECKING": 'does not explicitly export attribute "TYPE_CHECKING"',
-}
 
 
 def mypy(*files: Path) -> list[str]:
@@ -78,21 +68,55 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 @pytest.mark.thorough
-def test_mypy_accepts_the_program_of_a_user_and_finds_its_typos(tmp_path: Path) -> None:
+def test_mypy_accepts_the_programs_of_users_and_finds_their_mistakes(tmp_path: Path) -> None:
     planted = tmp_path / "planted.py"
-    planted.write_text(BEFORE + "\n".join(TYPOS) + "\n")
-    said = dict(re.findall(r"planted\.py:(\d+): error: (.*)", "\n".join(mypy(planted, SCRIPT))))
+    planted.write_text(PROGRAM + "gt.TYPE_CHECKING\n")
+    said = [re.fullmatch(r"(.*?)(\d+): error: (.*)", line)
+            for line in mypy(planted, *sorted(TYPED.glob("*.py"))) if ": note: " not in line]
+    found: dict[int, str] = {}
+    for match in said:
+        assert match and match[1].endswith("planted.py:"), match
+        found.setdefault(int(match[2]), match[3])
+    unlisted = found.pop(PROGRAM.count("\n") + 1)
+    assert 'does not explicitly export attribute "TYPE_CHECKING"' in unlisted
     first = BEFORE.count("\n") + 1
-    assert [*map(int, said)] == [*range(first, first + len(TYPOS))]
-    for found, (typo, wanted) in zip(said.values(), TYPOS.items(), strict=True):
-        assert wanted in found, typo
+    assert len(MISTAKES) == 40 and [*found] == [*range(first, first + 40)]
+    for sentence, (mistake, wanted) in zip(found.values(), MISTAKES.items(), strict=True):
+        assert wanted in sentence, mistake
 
 
 @pytest.mark.thorough
-def test_the_program_of_a_user_runs(tmp_path: Path) -> None:
-    net = typed_script.Classifier(8)
-    assert typed_script.train(net, tmp_path) > 0
-    assert typed_script.look(net) >= 0
+def test_the_programs_of_users_run(tmp_path: Path) -> None:
+    net = classifier.Classifier(8)
+    assert classifier.train(net, tmp_path) > 0
+    assert classifier.look(net) >= 0
+    for program in (arrays, derivatives, loading, networks):
+        program.run()
+    measuring.run(tmp_path)
+
+
+# -- what editors show -----------------------------------------------------------------------------
+
+
+def test_the_stubs_of_ops_are_those_of_their_definitions() -> None:
+    for path, text in op_stubs.stubs().items():
+        assert path.read_text(encoding="utf-8") == text, "PYTHONPATH=tests python -m op_stubs"
+
+
+def test_an_editor_sees_a_function_with_words_for_each_elementwise_op() -> None:
+    ops = {name: op for name in gt.__all__ if isinstance(op := getattr(gt, name), Op)}
+    seen = {node.name: node for path in op_stubs.stubs()
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.FunctionDef)}
+    assert len(ops) > 60 and seen.keys() == ops.keys()
+    for name, op in ops.items():
+        declared = [*seen[name].args.posonlyargs, *seen[name].args.kwonlyargs]
+        assert [argument.arg for argument in declared] == [*inspect.signature(op).parameters]
+        assert all(argument.annotation for argument in declared) and seen[name].returns
+        words = " ".join((ast.get_docstring(seen[name]) or "").split())
+        assert words == op.__doc__ and len(words) > 5
+        printed = pydoc.plain(pydoc.render_doc(op))  # by help()
+        assert f"{name}(x" in printed and "-> Tensor" in printed and op.__doc__ in printed
 
 
 # -- the lists -------------------------------------------------------------------------------------
@@ -121,8 +145,11 @@ def test_what_the_modules_of_ops_declare_is_public() -> None:
 
 
 def test_dir_shows_public_names_only() -> None:
-    assert {*dir(gt)} == {*gt.__all__, "testing"}
-    assert {*dir(gt.memory)} == {*gt.memory.__all__}
+    rooms = reference.namespaces()
+    assert {*dir(rooms.pop("gtensor"))} == {*gt.__all__, "testing"}
+    assert len(rooms) > 15
+    for name, room in rooms.items():
+        assert {*dir(room)} == {*room.__all__}, name
 
 
 def test_the_methods_that_are_declared_take_what_their_functions_take() -> None:

@@ -18,6 +18,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 CudaArray: TypeAlias = Any
 
 Scalar: TypeAlias = bool | int | float | complex | np.generic  # a number of Python or NumPy
+Nested: TypeAlias = list[Any] | tuple[Any, ...] | range  # numbers; a text is a Sequence, too
 DTypeLike: TypeAlias = np.dtype[Any] | type[Any] | str  # what `element_type` makes a dtype of
 Params: TypeAlias = dict[str, Any]  # the parameters of an op, by name
 Path: TypeAlias = Callable[..., Any]  # path(*arrays, out=None, **params) -> array, or a tuple

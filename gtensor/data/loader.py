@@ -7,7 +7,7 @@ from contextlib import closing
 from itertools import islice
 from threading import TIMEOUT_MAX
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -24,9 +24,24 @@ from gtensor.system.documents import UNLOADED, Facts, is_number, told
 _FACTS = ("seed", "epoch", "batch", "batch_size", "items", "shuffle", "drop_last")  # of a state
 _FLAGS = ("shuffle", "drop_last")
 _END = object()
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    B = DefaultTypeVar("B", default=Any)  # a batch
+else:
+    B = TypeVar("B")
+B_co = TypeVar("B_co", covariant=True)
 
 
-class DataLoader:
+class Gathers(Protocol[B_co]):
+    """A dataset that makes a whole batch at once."""
+
+    def __len__(self) -> int: ...
+
+    def gather(self, indices: np.ndarray, /) -> B_co: ...
+
+
+class DataLoader(Generic[B]):
     """Iterating over it is one pass over the dataset (an epoch), batch by batch.
 
     Args:
@@ -71,6 +86,23 @@ class DataLoader:
     Raises ValueError or TypeError for invalid options. The loop raises an exception of the dataset
     with a note that names the item or the batch.
     """
+
+    @overload
+    def __init__(
+        self, dataset: Gathers[B], batch_size: int = 1, shuffle: bool = False,
+        sampler: Iterable[int] | None = None, *, num_workers: int = 0, collate_fn: None = None,
+        drop_last: bool = False, seed: int | None = None, device: Device | str | None = None,
+        prefetch_factor: int = 2, timeout: float = 0, shard: tuple[int, int] = (0, 1),
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, dataset: Any, batch_size: int = 1, shuffle: bool = False,
+        sampler: Iterable[int] | None = None, *, num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], B] | None = None, drop_last: bool = False,
+        seed: int | None = None, device: Device | str | None = None, prefetch_factor: int = 2,
+        timeout: float = 0, shard: tuple[int, int] = (0, 1),
+    ) -> None: ...
 
     def __init__(
         self, dataset: Any, batch_size: int = 1, shuffle: bool | None = False,
@@ -161,14 +193,14 @@ class DataLoader:
 
     # -- a pass -----------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[B]:
         if not self._fresh:
             self._epoch, self._batch = self._epoch + 1, 0
         self._fresh = False
         self._pass += 1
         return self._batches(self._pass)
 
-    def _batches(self, this_pass: int) -> Iterator[Any]:
+    def _batches(self, this_pass: int) -> Iterator[B]:
         jobs, ahead = self._jobs(), self.num_workers * self.prefetch_factor
         # not map(): a StopIteration of the dataset would end the epoch silently
         made = made_ahead(jobs, self._made, self.num_workers, ahead, self.timeout or None) if (
@@ -178,7 +210,7 @@ class DataLoader:
                 start = perf_counter()
                 with ranges.range("batch", self._batch, "data"):
                     try:
-                        batch = next(made, _END)
+                        batch: Any = next(made, _END)
                     except WorkerTimeout as error:
                         error.add_note(f"in batch {self._batch} of epoch {self._epoch}")
                         raise
@@ -221,7 +253,7 @@ class DataLoader:
         items = len(self.dataset)
         return shuffled(items, self.seed, epoch) if self.shuffle else np.arange(items)
 
-    def batch_of(self, indices: np.ndarray) -> Any:
+    def batch_of(self, indices: np.ndarray) -> B:
         """The batch of the items of these numbers, beside any pass."""
         return to_device(self._collated(np.asarray(indices, np.int64)), get_device(self.device))
 

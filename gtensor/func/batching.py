@@ -14,7 +14,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import running
 from gtensor.engine.transforms.batched import Vectorized
-from gtensor.func.trees import Tree, at_leaves, leaves, rebuilt
+from gtensor.func.trees import P, R, Tree, at_leaves, leaves, rebuilt
 from gtensor.ops.arrange.joining import concat, stack
 from gtensor.ops.arrange.shape import moveaxis
 from gtensor.random import repetition
@@ -31,14 +31,14 @@ ChunkSize = int | Literal["auto"] | None
 
 
 def vmap(
-    function: Callable[..., Any],
+    function: Callable[P, R],
     in_axes: Tree = 0,
     out_axes: Tree = 0,
     randomness: Randomness = "error",
     *,
     chunk_size: ChunkSize = None,
     fallback: Literal["loop"] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[P, R]:
     """A function that runs `function`, written for one example, once for a batch of them.
 
     It nests with itself, `jvp`, `vjp` and `grad`: `vmap(grad(loss), (None, 0))` gives gradients
@@ -76,7 +76,7 @@ def vmap(
         if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):
             raise TypeError(f"vmap() was given {path} {axis!r}; wanted an integer or None")
 
-    def vectorized(*args: Any, **kwargs: Any) -> Any:
+    def vectorized(*args: P.args, **kwargs: P.kwargs) -> Any:
         batch = _Batch(args, in_axes)
 
         def run(start: int, stop: int) -> tuple[Tree, list[tuple[Any, int | None]]]:

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from gtensor.engine.handle.tensor import Tensor, check_like, is_floating, zeros
 from gtensor.engine.tape.levels import running
 from gtensor.engine.transforms.dual import Directional
 from gtensor.func.batching import ChunkSize, vmap
-from gtensor.func.trees import Tree, at_leaves, leaves, rebuilt
+from gtensor.func.trees import M, R, Tree, at_leaves, leaves, rebuilt
 from gtensor.ops.arrange.joining import stack
+
+
+@overload
+def jvp(
+    function: Callable[..., R], primals: Sequence[Tree], tangents: Sequence[Tree],
+    *, has_aux: Literal[False] = False,
+) -> tuple[R, R]: ...
+
+
+@overload
+def jvp(
+    function: Callable[..., tuple[R, M]], primals: Sequence[Tree], tangents: Sequence[Tree],
+    *, has_aux: Literal[True],
+) -> tuple[R, R, M]: ...
 
 
 def jvp(
@@ -61,6 +75,22 @@ def directional(
         zeros(value._device, value.shape, value.dtype) if tangent is None else tangent
         for value, tangent in results]))
     return (*found, rebuilt(aux, more)) if has_aux else found
+
+
+@overload
+def jvp_batched(
+    function: Callable[..., R], primals: Sequence[Tree], shadows: Sequence[Tree],
+    layout: Literal["stack", "concat"] = "stack", *, has_aux: Literal[False] = False,
+    chunk_size: ChunkSize = None,
+) -> tuple[R, R]: ...
+
+
+@overload
+def jvp_batched(
+    function: Callable[..., tuple[R, M]], primals: Sequence[Tree], shadows: Sequence[Tree],
+    layout: Literal["stack", "concat"] = "stack", *, has_aux: Literal[True],
+    chunk_size: ChunkSize = None,
+) -> tuple[R, R, M]: ...
 
 
 def jvp_batched(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from gtensor.engine.tape.record import Record
 from gtensor.engine.walk.backward import depends_on_others, gradients, root_node
 from gtensor.func.batching import vmap
 from gtensor.func.forward import result_tensors, split
-from gtensor.func.trees import Tree, at_leaves, leaves, mapped, rebuilt
+from gtensor.func.trees import M, P, R, Tree, at_leaves, leaves, mapped, rebuilt
+
+if TYPE_CHECKING:
+    from gtensor.func.typing import AnyArguments, Gradient, ValueAndGradient
 
 Tensors = Tensor | Sequence[Tensor]
 Ends = Sequence[tuple[Tensor, Tensor | None]]  # results of a function, and their cotangents
@@ -26,16 +29,37 @@ Ends = Sequence[tuple[Tensor, Tensor | None]]  # results of a function, and thei
 
 @overload
 def grad(
-    outputs: Callable[..., Any], inputs: int | Sequence[int] = 0, *, has_aux: bool = False,
+    outputs: Callable[P, Tensor], inputs: Literal[0] = 0, *, has_aux: Literal[False] = False,
+    allow_unused: bool = False,
+) -> Gradient[P]: ...
+
+
+@overload
+def grad(
+    outputs: AnyArguments, inputs: Literal[0] = 0, *, has_aux: Literal[False] = False,
     allow_unused: bool = False,
 ) -> Callable[..., Any]: ...
 
 
 @overload
 def grad(
-    outputs: Callable[..., Any], *, argnums: int | Sequence[int], has_aux: bool = False,
+    outputs: Callable[P, tuple[Tensor, M]], inputs: Literal[0] = 0, *, has_aux: Literal[True],
     allow_unused: bool = False,
-) -> Callable[..., Any]: ...
+) -> Callable[P, tuple[Any, M]]: ...
+
+
+@overload
+def grad(
+    outputs: Callable[P, Any], inputs: int | Sequence[int], *, has_aux: bool = False,
+    allow_unused: bool = False,
+) -> Callable[P, Any]: ...
+
+
+@overload
+def grad(
+    outputs: Callable[P, Any], *, argnums: int | Sequence[int], has_aux: bool = False,
+    allow_unused: bool = False,
+) -> Callable[P, Any]: ...
 
 
 @overload
@@ -46,7 +70,19 @@ def grad(
     *,
     create_graph: bool = False,
     retain_graph: bool | None = None,
-    allow_unused: bool = False,
+    allow_unused: Literal[False] = False,
+) -> tuple[Tensor, ...]: ...
+
+
+@overload
+def grad(
+    outputs: Tensors,
+    inputs: Tensors,
+    grad_outputs: Tensors | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: bool,
 ) -> tuple[Tensor | None, ...]: ...
 
 
@@ -126,6 +162,27 @@ def _grad_function(
     return gradient
 
 
+@overload
+def value_and_grad(  # type: ignore[overload-overlap]  # 0 is an int, too
+    function: Callable[P, R], argnums: Literal[0] = 0, *, has_aux: bool = False,
+    allow_unused: bool = False,
+) -> ValueAndGradient[P, R]: ...
+
+
+@overload
+def value_and_grad(
+    function: AnyArguments, argnums: Literal[0] = 0, *, has_aux: bool = False,
+    allow_unused: bool = False,
+) -> Callable[..., Any]: ...
+
+
+@overload
+def value_and_grad(
+    function: Callable[P, R], argnums: int | Sequence[int], *, has_aux: bool = False,
+    allow_unused: bool = False,
+) -> Callable[P, tuple[R, Any]]: ...
+
+
 def value_and_grad(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False,
     allow_unused: bool = False,
@@ -146,6 +203,22 @@ def value_and_grad(
         return (value, run.aux) if has_aux else value, found
 
     return with_value
+
+
+@overload
+def vjp(
+    function: Callable[..., R], *primals: Tree, has_aux: Literal[False] = False
+) -> tuple[R, Callable[..., tuple[Any, ...]]]: ...
+
+
+@overload
+def vjp(
+    function: Callable[..., tuple[R, M]], *primals: Tree, has_aux: Literal[True]
+) -> tuple[R, Callable[..., tuple[Any, ...]], M]: ...
+
+
+@overload
+def vjp(function: Callable[..., Any], *primals: Tree, has_aux: bool) -> Any: ...
 
 
 def vjp(

@@ -9,11 +9,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from gtensor.engine.handle.tensor import Tensor
 
 Tree: TypeAlias = Any
+# Of a function that is transformed: its parameters, its result, what it returns beside that.
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M")
 Rebuild: TypeAlias = Callable[[list[Any]], Tree]
 
 

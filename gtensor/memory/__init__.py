@@ -156,6 +156,7 @@ def empty_cache(device: Device | str | None = None) -> int:
 def summary(device: Device | str | None = None) -> str:
     """A readable table of `stats`: bytes in use and at the peak, and the ops that hold them."""
     from gtensor.memory.contract.report import summary_text
+    from gtensor.system.notebook import Text
 
     device = get_device(device)
     arena = arena_of(device)
@@ -163,7 +164,7 @@ def summary(device: Device | str | None = None) -> str:
     for link in chain_of(_resource_of(device)):
         if isinstance(link, Planned):
             live = link.holdings(live)
-    return summary_text(arena.name, stats(device), arena.limit, live)
+    return Text(summary_text(arena.name, stats(device), arena.limit, live))
 
 
 def _resource_of(device: Device) -> Resource:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from itertools import count
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVarTuple
+
+    Ms = TypeVarTuple("Ms", default=Unpack[tuple[Any, ...]])  # the types of a Sequential's modules
+else:
+    from typing import TypeVarTuple
+
+    Ms = TypeVarTuple("Ms")
 M = TypeVar("M")  # a member: Module, or Tensor where a Parameter is made of it
+A = TypeVar("A", bound=Module)  # to D: the modules of a short Sequential, by position
+B = TypeVar("B", bound=Module)
+C = TypeVar("C", bound=Module)
+D = TypeVar("D", bound=Module)
 
 
 def _nth(held: list[M], index: int, what: str) -> M:
@@ -58,12 +70,30 @@ class _Ordered(Module):
         return self
 
 
-class Sequential(_Ordered):
+class Sequential(_Ordered, Generic[*Ms]):
     """Each module is called on the output of the one before.
 
     `Sequential(first, second)`, or `Sequential({"name": first, "other": second})`. A slice of it
     is a Sequential of the same modules by the same names, as in PyTorch.
     """
+
+    @overload
+    def __init__(self: Sequential[A], a: A, /) -> None: ...
+
+    @overload
+    def __init__(self: Sequential[A, B], a: A, b: B, /) -> None: ...
+
+    @overload
+    def __init__(self: Sequential[A, B, C], a: A, b: B, c: C, /) -> None: ...
+
+    @overload
+    def __init__(self: Sequential[A, B, C, D], a: A, b: B, c: C, d: D, /) -> None: ...
+
+    @overload
+    def __init__(self: Sequential, *modules: Module) -> None: ...
+
+    @overload
+    def __init__(self: Sequential, modules: dict[str, Any], /) -> None: ...
 
     def __init__(self, *modules: Module | dict[str, Module]) -> None:
         super().__init__()
@@ -72,6 +102,29 @@ class Sequential(_Ordered):
                 self.register_module(name, module)
         else:
             self.extend(modules)  # type: ignore[arg-type]  # `append` says what is wrong
+
+    @overload
+    def __getitem__(self: Sequential[A, *tuple[Any, ...]], index: Literal[0]) -> A: ...
+
+    @overload
+    def __getitem__(self: Sequential[Any, B, *tuple[Any, ...]], index: Literal[1]) -> B: ...
+
+    @overload
+    def __getitem__(
+        self: Sequential[Any, Any, C, *tuple[Any, ...]], index: Literal[2]) -> C: ...
+
+    @overload
+    def __getitem__(self: Sequential[*tuple[Any, ...], D], index: Literal[-1]) -> D: ...
+
+    @overload
+    def __getitem__(self, index: int) -> Module: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequential: ...
+
+    def __getitem__(self, index: int | slice) -> Module:
+        """A module, or a Sequential of some of them, which it shares with this one."""
+        return super().__getitem__(index)
 
     def _of(self, modules: dict[str, Any]) -> _Ordered:
         return Sequential(modules)

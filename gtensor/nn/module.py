@@ -381,6 +381,24 @@ class Module(Movable, Hooked):
         body = "\n  ".join([*([self.extra_repr()] if self.extra_repr() else []), *lines])
         return f"{type(self).__name__}(\n  {body}\n)"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the modules as a tree, with the number of their parameters."""
+        return _tree(self)
+
+
+def _tree(module: Module, name: str = "", depth: int = 0, most: int = 16) -> str:
+    """A module and those below it as HTML; of more than `most` in one module some of both ends."""
+    from gtensor.system.notebook import tree
+
+    held = [(name, below) for name, below in module._modules.items() if below is not None]
+    shown = held if len(held) <= most else [*held[:3], *held[-3:]]
+    branches = [_tree(below, f"({name}) ", depth + 1) for name, below in shown]
+    if len(shown) < len(held):
+        branches.insert(3, tree("...", f"{len(held) - len(shown)} more", (), False))
+    count = sum(parameter.size for parameter in module.parameters())
+    return tree(f"{name}{type(module).__name__}({module.extra_repr()})",
+                f"{count:,} parameters" * bool(count), branches, depth < 2)
+
 
 def _joined(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name

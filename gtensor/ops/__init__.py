@@ -26,10 +26,12 @@ from gtensor.ops.order import *
 from gtensor.ops.pool import *
 from gtensor.ops.reduce import *
 from gtensor.ops.scan import *
+from gtensor.system.late_imports import late
 from gtensor.system.package_names import declared, modules_in
 
 if not TYPE_CHECKING:
     __all__ = declared(__name__)
+    __getattr__, __dir__ = late(__name__)
 
 
 def _publish() -> None:

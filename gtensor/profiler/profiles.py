@@ -9,7 +9,7 @@ from shutil import get_terminal_size
 from typing import Any
 
 from gtensor.memory.trace.export import check_folder, collector_paused
-from gtensor.profiler.spans import Recorded, Span
+from gtensor.profiler.spans import ProfileError, Recorded, Span
 from gtensor.system.atomic import write_file
 
 
@@ -70,9 +70,11 @@ class Profile:
         rich.
         """
         from gtensor.profiler import table
+        from gtensor.system.notebook import Text
 
         table.require_rich()
-        return table.table(self.recorded, sort_by, group_by, most, get_terminal_size().columns)
+        width = get_terminal_size().columns
+        return Text(table.table(self.recorded, sort_by, group_by, most, width))
 
     def __str__(self) -> str:
         return self.table()
@@ -81,6 +83,16 @@ class Profile:
         if "recorded" not in self.__dict__:  # to read it may wait for a GPU
             return "<Profile, not read yet>"
         return f"<Profile of {len(self.spans):,} spans in {self.seconds:.3g} s>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the ops that took most time."""
+        from gtensor.profiler import table
+        from gtensor.system.notebook import lines
+
+        try:
+            return table.html(self.recorded)
+        except ProfileError:  # within the block
+            return lines(repr(self))
 
     def chrome_trace(self, path: str | PathLike[str]) -> None:
         """Write a trace for https://ui.perfetto.dev or chrome://tracing: `.json`, or `.json.gz`.

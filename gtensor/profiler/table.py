@@ -102,13 +102,30 @@ def table(recorded: Recorded, sort_by: str, group_by: str, most: int, width: int
         raise ValueError(f"most={most!r} was given; wanted 1 or more rows")
     found = rows(recorded.spans, group_by, sort_by)
     total = sum(row.time for row in found)
-    machine = recorded.machine
+    return drawn(title_of(recorded, found),
+                 _grid(recorded, found, most, total, group_by, max(width, _NARROWEST)), width)
+
+
+def html(recorded: Recorded, most: int = 10) -> str:
+    """See `Profile._repr_html_`."""
+    from gtensor.system import notebook
+
+    found = rows(recorded.spans)
+    total = sum(row.time for row in found)
+    return notebook.titled(title_of(recorded, found), notebook.table(
+        ("op", "calls", "time", "%", "each"),
+        [(brief(row.name), f"{row.calls:,}", time_text(row.time),
+          f"{100 * row.time / total if total else 0:.1f}", time_text(row.time / row.calls))
+         for row in found[:most]]))
+
+
+def title_of(recorded: Recorded, found: Sequence[Row]) -> str:
+    """How long the ops took, and where."""
     calls = sum(row.calls for row in found)
-    title = (f"{calls:,} op{'' if calls == 1 else 's'}{of_steps(recorded.spans)} took "
-             f"{time_text(total)} on {machine.get('device', '?')} ({machine.get('name', '?')}), in "
-             f"{time_text(recorded.seconds)} of the program")
-    return drawn(title, _grid(recorded, found, most, total, group_by, max(width, _NARROWEST)),
-                 width)
+    machine = recorded.machine
+    return (f"{calls:,} op{'' if calls == 1 else 's'}{of_steps(recorded.spans)} took "
+            f"{time_text(sum(row.time for row in found))} on {machine.get('device', '?')} "
+            f"({machine.get('name', '?')}), in {time_text(recorded.seconds)} of the program")
 
 
 def _grid(recorded: Recorded, found: Sequence[Row], most: int, total: float, group_by: str,

@@ -63,6 +63,12 @@ def test_the_comparison_can_fail():
 
 
 @pytest.mark.parametrize("number", [np.float64(2), np.float32(0.5), np.int32(3), np.bool_(True)])
+def test_numpy_scalars_alone_are_numbers(number):
+    assert gt.sqrt(number).tolist() == gt.sqrt(number.item()).tolist()
+    assert gt.add(number, number).tolist() == (gt.asarray(number) + number).tolist()
+
+
+@pytest.mark.parametrize("number", [np.float64(2), np.float32(0.5), np.int32(3), np.bool_(True)])
 def test_numpy_scalars_beside_leaves_are_numbers(number):
     for op in ("multiply", "divide", "power", "maximum", "atan2"):
         x = gt.tensor([1.5, 2.5], dtype=gt.float64, requires_grad=True)

@@ -10,10 +10,10 @@ from gtensor.system.late_imports import foreign
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array, DTypeLike, Scalar
+    from gtensor.backend.typing import Array, DTypeLike, Nested, Scalar
     from gtensor.engine.handle.foreign_methods import ForeignMethods
 
-    Operand: TypeAlias = "Methods | Array | Scalar | Sequence[Any]"  # a Tensor is the only Methods
+    Operand: TypeAlias = "Methods | Array | Scalar | Nested"  # a Tensor is the only Methods
     Axis: TypeAlias = int | Sequence[int] | None
 else:
     ForeignMethods = object

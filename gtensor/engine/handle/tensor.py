@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import ref
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gtensor.backend.streams import Stream
-    from gtensor.backend.typing import Array, DTypeLike, Scalar
+    from gtensor.backend.typing import Array, DTypeLike, Nested, Scalar
 
 _new = object.__new__
 _first_fact = threading.RLock()
 free_at_forks(_first_fact)
 N = TypeVar("N", bool, int, float, complex)
 FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and other ml_dtypes)
-# What may stand beside a Tensor; lists are nested.
-Operand: TypeAlias = "Tensor | Array | Scalar | Sequence[Any]"
+# What may stand beside a Tensor.
+Operand: TypeAlias = "Tensor | Array | Scalar | Nested"
 
 
 class Tensor(Interchange, Methods):
@@ -151,9 +151,16 @@ class Tensor(Interchange, Methods):
             parts.append("requires_grad=True")
         return f"tensor({', '.join(parts)})"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: shape, dtype, device and bytes over the values."""
+        from gtensor.system.notebook import lines, titled
+
+        return titled(f"{type(self).__name__} {self.shape}, {self.dtype.name} on {self.device}",
+                      lines(repr(self)))
+
     # -- values out -------------------------------------------------------------------------------
 
-    def item(self) -> Any:
+    def item(self) -> int | float:  # complex, too; its type would refuse `x.item() < 1`
         """The value of a tensor of one element, as a Python scalar. Waits for the GPU.
 
         Raises ValueError for another number of elements.

@@ -278,7 +278,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
     """
     if device is None:
         device = default_device()
-        if all(isinstance(value, SCALARS) or value is None for value in arrays):
+        if all(isinstance(value, (*SCALARS, np.generic)) or value is None for value in arrays):
             arrays[0] = device.from_numpy(as_numpy(op.name, arrays[0]))
     for i, value in enumerate(arrays):
         if type(value) is float or type(value) is int or value is None:

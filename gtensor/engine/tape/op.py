@@ -155,10 +155,11 @@ class Op:
         """Inputs by position, parameters by keyword."""
         params = [p for p in parameters_of(self.cpu)
                   if p.kind is p.KEYWORD_ONLY and p.name not in _RESERVED]
-        inputs = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in self.input_names]
+        inputs = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY, annotation="Operand")
+                  for n in self.input_names]
         if self.variadic and inputs:
             inputs[-1] = inputs[-1].replace(kind=inspect.Parameter.VAR_POSITIONAL)
-        return inspect.Signature([*inputs, *params])
+        return inspect.Signature([*inputs, *params], return_annotation="Tensor")
 
     def plan(self, mask: int, count: int) -> tuple[int | None, ...]:
         """Positions to save, None where not needed, among `count` inputs, output and extras.
@@ -201,7 +202,8 @@ class Op:
         return self.call(*inputs, **params)
 
     def __repr__(self) -> str:
-        return f"<op {self.name}>"
+        """Its name and signature, which `help` prints over its words."""
+        return f"<op {self.name}{self.__signature__}>".replace("'", "")
 
 
 class _Plans(dict["int | tuple[int, int]", tuple[int | None, ...]]):

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gtensor.memory.trace.lifetimes import History
+from gtensor.memory.contract.report import size_text
+from gtensor.memory.trace.lifetimes import History, held_by
+from gtensor.system import notebook
 
 _COLORS = {
     "parameters": "#4f77b5", "optimizer": "#86a8d9", "data": "#8d7cc3", "earlier": "#98a1ad",
@@ -65,3 +67,18 @@ def envelope(found: Curves, columns: int) -> Curves:
     lasts = np.append(np.flatnonzero(np.diff(column)), len(column) - 1)
     kept = np.union1d(order[starts], lasts)
     return Curves(found.categories, found.times[kept], found.rows[:, kept])
+
+
+def html(history: History, columns: int = 60) -> str:
+    """See `Timeline._repr_html_`."""
+    found = envelope(curves(history), columns)
+    tints = dict(zip(found.categories, colors(found.categories), strict=True))
+    held = held_by(history.live_at(history.peak()), lambda life: life.category)
+    count, seconds = len(history.times), history.time_of(len(history.times) - 1)
+    return notebook.titled(
+        f"{history.device}: {count:,} events in {seconds:.3g} s, "
+        f"{size_text(sum(one.size for one in held))} at the peak",
+        notebook.areas(found.times.tolist(), found.rows.tolist(), [*tints.values()]),
+        notebook.table(("at the peak", "size", "blocks"),
+                       [(one.name, size_text(one.size), f"{one.blocks:,}") for one in held],
+                       [tints[one.name] for one in held]))

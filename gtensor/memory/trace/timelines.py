@@ -188,6 +188,12 @@ class Timeline(Adaptor):
         with collector_paused():
             save(path, self.history())
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: live bytes over time, and their use at the peak."""
+        from gtensor.memory.trace.curves import html
+
+        return html(self.history())
+
     def history(self) -> History:
         """The lifetimes and the layout of segments: now, or at `close`."""
         if self._ended is None:
