@@ -54,23 +54,29 @@ def _rounded(
     return wrap(place.from_numpy(function(index(n), d).astype(found)), place)
 
 
-def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+def fftshift(
+    x: Tensor, /, axes: int | Sequence[int] | None = None, *,
+    dim: int | Sequence[int] | None = None,
+) -> Tensor:
     """The bins with zero frequency moved to the middle, along `axes` (all by default).
 
     The result has x's shape and dtype. Raises AxisError for an axis that there is not.
     """
     x = asarray(x)
-    found = _shifted(axes, x.ndim, "fftshift")
+    found = _shifted(axes if dim is None else dim, x.ndim, "fftshift")
     return roll(x, [x.shape[a] // 2 for a in found], axis=found)
 
 
-def ifftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+def ifftshift(
+    x: Tensor, /, axes: int | Sequence[int] | None = None, *,
+    dim: int | Sequence[int] | None = None,
+) -> Tensor:
     """Undoes `fftshift`: zero frequency moved from the middle to the front.
 
     The result has x's shape and dtype. Raises AxisError for an axis that there is not.
     """
     x = asarray(x)
-    found = _shifted(axes, x.ndim, "ifftshift")
+    found = _shifted(axes if dim is None else dim, x.ndim, "ifftshift")
     return roll(x, [-(x.shape[a] // 2) for a in found], axis=found)
 
 

@@ -307,7 +307,8 @@ vector_norm_op = op(
 
 
 def vector_norm(
-    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, ord: float = 2
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, ord: float = 2, dim: Axis = None,
+    keepdim: bool = False,
 ) -> Tensor:
     """(sum of |x| ** ord) ** (1 / ord) over `axis` (all of them for None); the result is real.
 
@@ -315,6 +316,7 @@ def vector_norm(
     Where all elements are 0 the gradient is 0, as in PyTorch; equally large ones share it.
     Raises ValueError for the smallest of no elements.
     """
+    axis, keepdims = axis if dim is None else dim, keepdims or keepdim  # PyTorch's names
     x, order = asarray(x), float(ord)
     axes = normalize_axis(axis, x.ndim, "vector_norm")
     if order in _COMBINE and x.size == 0 and prod(x.shape[a] for a in axes) == 0:
@@ -394,7 +396,9 @@ weight_norm_op = op(
 # -- norms of matrices -----------------------------------------------------------------------------
 
 
-def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | str | None = "fro") -> Tensor:
+def matrix_norm(
+    x: Tensor, /, *, keepdims: bool = False, ord: float | str | None = "fro", keepdim: bool = False
+) -> Tensor:
     """Norms (...) of matrices (..., m, n).
 
     `ord` is "fro" (or None: the root of the sum of squares), "nuc" (the sum of singular values), 2
@@ -402,6 +406,7 @@ def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | str | None
     column), inf or -inf (along a row). The largest of none is 0. Raises ValueError for another
     `ord`, and for the smallest of none.
     """
+    keepdims = keepdims or keepdim  # PyTorch's name
     x = matrices(x, "matrix_norm")
     if ord in ("fro", None):
         return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
@@ -430,7 +435,8 @@ def _extreme(values: Tensor, ord: Any) -> Tensor:
 
 
 def norm(
-    x: Tensor, /, ord: float | str | None = None, axis: Axis = None, *, keepdims: bool = False
+    x: Tensor, /, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False, *,
+    dim: Axis = None, keepdim: bool = False,
 ) -> Tensor:
     """`vector_norm` or `matrix_norm`, as NumPy's and PyTorch's `linalg.norm` choose.
 
@@ -440,9 +446,11 @@ def norm(
         axis: one axis has vectors, two have matrices (rows, columns). Without it all of x is one
             vector if there is no `ord`; else x is a vector or a matrix.
         keepdims: whether the axes stay, of size 1.
+        dim, keepdim: PyTorch's names of axis and keepdims.
 
     Raises ValueError for other numbers of axes, and for an order that the norm does not have.
     """
+    axis, keepdims = axis if dim is None else dim, keepdims or keepdim
     x = asarray(x)
     if axis is None and (ord is None or x.ndim == 1):
         axes = tuple(range(x.ndim))
