@@ -417,9 +417,11 @@ SENTENCES: dict[str, dict[str, str]] = {
             "gt.grad(loss, [w]) is torch.autograd.grad; gt.op(name, cpu=..., gpu=..., "
             "backward=...) is an autograd.Function; gt.detect_anomaly() is there"),
         "custom_vjp": (
-            "gt.op(name, cpu=..., gpu=..., backward=rule, tangent=None), see docs/guide.md"),
+            "gt.op(name, cpu=..., gpu=..., backward=rule, tangent=None), see "
+            "docs/tutorials/own_op.md"),
         "custom_jvp": (
-            "gt.op(name, cpu=..., gpu=..., backward=rule, tangent=rule), see docs/guide.md"),
+            "gt.op(name, cpu=..., gpu=..., backward=rule, tangent=rule), see "
+            "docs/tutorials/own_op.md"),
         "scan": (
             "a loop of Python over x, whose outputs gt.stack joins; F.linear_scan and "
             "gt.cumulative_sum run linear recurrences in one op"),
