@@ -316,3 +316,10 @@ def pad_sequence(
         ends = (0, missing) if padding_side == "right" else (missing, 0)
         padded.append(pad(sequence, (*rest, *ends), value=padding_value))
     return stack(padded, axis=0 if batch_first else 1)
+
+
+if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.system.foreign_names`
+    from gtensor.nn import utils as _self
+
+    rnn = clip_grad = convert_parameters = _self
+    clip_grad_norm = clip_grad_norm_
