@@ -124,6 +124,19 @@ def test_a_write_of_a_float_into_integers_names_the_default_dtype():
         x += 0.5
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+@pytest.mark.parametrize("key", ["1", "...", "lib.tensor([0, 2], device=d)", "x > 20"])
+def test_a_float_is_written_into_integers_without_its_fraction(key, dtype, device):
+    """The integers beside it are not promoted: a copy of them would take the write."""
+    found = []
+    for lib, d in ((gt, device), (torch, "cpu")):
+        x = lib.tensor([10, 0, 30], dtype=getattr(lib, dtype), device=d)
+        x[eval(key, {"lib": lib, "x": x, "d": d})] = 0.75 if dtype == "bool" else 7.75
+        found.append(x.tolist())
+    assert found[0] == found[1]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("text", PROMOTED)
 def test_dtypes_are_pytorchs_on_a_gpu(default, text):

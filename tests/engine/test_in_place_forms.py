@@ -201,6 +201,15 @@ def test_a_view_with_a_history_is_as_for_the_operators(name: str) -> None:
                 square.sum().backward()
 
 
+def test_a_recorded_walk_does_not_hide_the_tensor_that_it_saved() -> None:
+    """Its rules get handles of saved values; those were taken for all that share the memory."""
+    x = leaf()
+    y = x * 1.5
+    gt.grad((y * y).sum(), [x], create_graph=True)
+    y.data.floor_()
+    np.testing.assert_array_equal(y.data.numpy(), np.floor(START * 1.5))
+
+
 def test_memory_that_left_is_written() -> None:
     values = np.array([-1.0, 2.0])
     F.relu_(gt.asarray(values))
