@@ -314,6 +314,37 @@ def test_replays_of_a_captured_step_in_place(inplace: bool) -> None:
         np.testing.assert_allclose(g.numpy(), expected, rtol=1e-12)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("written", ["input", "output", "state"])
+@pytest.mark.parametrize("name", ["relu", "silu", "clip"])
+def test_what_replays_read_or_write_is_written(name: str, written: str) -> None:
+    """A handle that left the memory which a graph has would not see its replays, nor they it."""
+
+    def write(x: gt.Tensor) -> None:
+        with gt.no_grad():
+            x.clip_(0.1, 0.9) if name == "clip" else activated(F, name, x)
+
+    x = gt.tensor(START, device="cuda") * 1.0
+    w = leaf(np.ones((6, 6)), "cuda")
+    saved = [x @ w]  # so a record has x
+    graph = gt.Graph("cuda")
+    with graph.capture():
+        out = x * 2.0
+        saved.append(out @ w)
+        if written == "state":
+            write(x)
+    graph.replay()
+    if written != "state":
+        write(x if written == "input" else out)
+        graph.replay()
+    expected = gt.tensor(START)
+    if written != "output":
+        write(expected)
+    np.testing.assert_allclose(x.numpy(), expected.numpy(), rtol=1e-6)
+    read = gt.tensor(START) if written == "state" else expected
+    np.testing.assert_allclose(out.numpy(), (read * 2.0).numpy(), rtol=1e-6)
+
+
 # -- transforms, checkpoints, autocast -------------------------------------------------------------
 
 
