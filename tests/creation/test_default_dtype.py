@@ -58,6 +58,7 @@ def test_dtypes_are_pytorchs(default, text):
 def test_what_pytorch_names_otherwise_has_the_default_dtype_too(default):
     i = gt.tensor([1, 2])
     for made in (gt.random.normal((2,)), gt.random.uniform((2,)), gt.maximum(i, 0.5), i.mean(),
+                 gt.logspace(0, 1, 3), gt.quantile(i, 0.5), gt.median(i), gt.cov(i), gt.corrcoef(i),
                  np.float64(0.5) * i, gt.data.default_collate([0.5, 1.5])):
         assert made.dtype == gt.get_default_dtype() == default
     assert gt.result_type(gt.int64, 1.5) == gt.result_type(0.5) == default
