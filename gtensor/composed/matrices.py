@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gtensor.backend import get_default_dtype
 from gtensor.creation.new_tensors import linspace, ones
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.ops import matmul, nonzero, pow, reshape, tril, triu
@@ -65,9 +66,12 @@ def logspace(
     start: float, stop: float, /, num: int = 50, *, base: float = 10.0,
     dtype: DTypeLike | None = None, device: Device | str | None = None,
 ) -> Tensor:
-    """`num` numbers from base ** start to base ** stop, evenly spaced on a log scale."""
+    """`num` numbers from base ** start to base ** stop, evenly spaced on a log scale.
+
+    Of the default dtype (float32) unless given.
+    """
     found = pow(float(base), linspace(start, stop, num, dtype="float64", device=device))
-    return found.astype("float32" if dtype is None else dtype)
+    return found.astype(get_default_dtype() if dtype is None else dtype)
 
 
 def norm(

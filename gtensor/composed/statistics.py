@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from math import floor, nan
 from typing import TYPE_CHECKING, Any
 
-from gtensor.creation.dtypes import float32, int64
+from gtensor.backend import get_default_dtype
+from gtensor.creation.dtypes import int64
 from gtensor.creation.new_tensors import zeros
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import (
@@ -42,7 +43,7 @@ def quantile(
     """The q-quantile over `axis` (all by default), between two elements by linear interpolation.
 
     Several q, in one dimension, are the first axis of the result. NaN if there is one. The
-    gradient goes to the one or two elements by their weights. Integers become float32 first.
+    gradient goes to the one or two elements by their weights. Integers become the default dtype first.
 
     Raises ValueError for a q outside 0 to 1, and over no elements.
     """
@@ -52,7 +53,7 @@ def quantile(
         raise ValueError(f"quantile was given q={q}; wanted numbers from 0 to 1")
     axes = normalize_axis(axis, x.ndim, "quantile")
     shape = kept_shape(x.shape, axes, keepdims)
-    rows = x if x.dtype.kind in "fV" else x.astype(float32)
+    rows = x if x.dtype.kind in "fV" else x.astype(get_default_dtype())
     rows = reshape(moveaxis(rows, axes, range(-len(axes), 0)),
                    (*kept_shape(x.shape, axes, False), reduced(x.shape, axes)))
     if not rows.shape[-1]:
@@ -108,12 +109,12 @@ def median(
 def cov(x: Tensor, /, *, correction: float = 1.0) -> Tensor:
     """The covariance of variables, the rows of x (variables, observations), over n - correction.
 
-    A 1-d x is one variable, whose variance is the result. Integers become float32 first. Raises
+    A 1-d x is one variable, whose variance is the result. Integers become the default dtype first. Raises
     ValueError for more axes.
     """
     if x.ndim > 2:
         raise ValueError(f"cov of a tensor of shape {x.shape}; wanted (variables, observations)")
-    rows = x if x.dtype.kind in "fVc" else x.astype(float32)
+    rows = x if x.dtype.kind in "fVc" else x.astype(get_default_dtype())
     rows = reshape(rows, (1, -1)) if x.ndim < 2 else rows
     away = rows - mean(rows, axis=-1, keepdims=True)
     found = away @ conj(away).mT / builtins.max(0.0, rows.shape[-1] - correction)
