@@ -403,6 +403,7 @@ def test_a_gumbel_choice_has_the_classes_probabilities_and_the_soft_ones_gradien
     (lambda x: nn.functional.instance_norm(x, gt.ones(3), gt.ones(3)), "given running statistics"),
     (lambda x: nn.Softshrink(-1)(x), "softshrink was given lambd=-1; wanted 0 or more"),
     (lambda x: nn.CELU(0.0)(x), "celu was given alpha=0"),
+    (lambda x: nn.CELU(-1.0)(x), "celu was given alpha=-1.0; wanted a number above 0"),
     (lambda x: nn.BatchNorm3d(3)(x), "wanted 3 channels on axis 1 of 5 axes"),
 ])
 def test_what_small_layers_refuse(call, sentence):
