@@ -555,7 +555,10 @@ def integers(
 def permutation(
     n: int | Tensor, *, device: Device | str | None = None, generator: Generator | None = None
 ) -> Tensor:
-    """The integers 0 to n - 1 in random order, int64; or the rows of a tensor, copied."""
+    """The integers 0 to n - 1 in random order, int64; or the rows of a tensor, copied.
+
+    Raises TypeError for an n that is neither.
+    """
     if isinstance(n, Tensor) and n.ndim:
         return n[permutation(n.shape[0], device=n.device, generator=generator)]
     if not isinstance(n, SupportsIndex):
