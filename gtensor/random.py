@@ -432,7 +432,7 @@ def bernoulli(
     Args:
         p: probabilities in a tensor, of whose shape, dtype and device the result is; or a number.
         shape: of the result for a number; one value by default.
-        dtype, device: of the result for a number; float32 on the default device otherwise.
+        dtype, device: of the result for a number; the default ones otherwise.
 
     Raises ValueError for a p outside of 0 to 1 (on a GPU, which would have to be waited for, it
     counts as the nearer of both), and for a tensor with a shape, dtype or device beside it.

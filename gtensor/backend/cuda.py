@@ -211,6 +211,18 @@ class CudaDevice(Device):
     def stamp(self, array: Array) -> Stamp | None:
         return getattr(self.block_of(array), "stamp", None)
 
+    def in_graphs(self, array: Array) -> bool:
+        if not self.graphs:
+            return False
+        block = self.block_of(array)
+        if block is None:
+            return True
+        if self.capturing():
+            return bool(block.stream != self.current_stream().id)
+        return hasattr(block, "stamp") or any(
+            graph is not None and block in graph.touched.read
+            for graph in [graph() for graph in list(self.graphs)])
+
     def capturing(self) -> bool:
         captures = self._ordering.captures
         return bool(captures) and self.current_stream().id in captures

@@ -130,6 +130,13 @@ class Device:
         """An object whose `version` counts the replays that write an array; None if none does."""
         return None
 
+    def in_graphs(self, array: Array) -> bool:
+        """Whether replays of graphs may read or write an array's memory from now on.
+
+        Memory that a running capture has made for itself is no such.
+        """
+        return False
+
     def order(self, reads: Iterable[Array], writes: Iterable[Array] = ()) -> None:
         """Let the current stream's next work wait for other streams' work on these arrays.
 

@@ -478,11 +478,11 @@ class ReduceLROnPlateau:
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
 
     def _improves(self, value: float) -> bool:
-        if self.best is None:
-            return value == value  # not NaN
         sign = 1 if self.mode == "max" else -1
-        change = self.best if self.threshold_mode == "rel" else 1.0
-        return sign * value > sign * self.best + self.threshold * change
+        best = -sign * inf if self.best is None else self.best
+        if self.threshold_mode == "rel":
+            return sign * value > sign * (best * (1 + sign * self.threshold))
+        return sign * value > sign * best + self.threshold
 
     def get_last_lr(self) -> list[float]:
         """The groups' rates."""
@@ -506,7 +506,8 @@ class ReduceLROnPlateau:
         counts = {name: facts.whole(name) for name in (
             "num_bad_epochs", "cooldown_counter", "last_epoch")}
         best = facts.like("best", 0.0) if facts.found.get("best", 0) is not None else None
-        self.best = best if best is not None and abs(best) < inf else None
+        worst = inf if self.mode == "min" else -inf
+        self.best = None if best == worst else best
         for name, count in counts.items():
             setattr(self, name, count)
 

@@ -111,19 +111,25 @@ class _Awaiting:
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        ours = _awaited.pop(name, None)
+        ours = _awaited.pop(name, None)  # other finders may ask this one
         if ours is None:
             return None
-        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path)
-        spec = next(filter(None, specs), None)
-        if spec is not None and spec.loader is not None:
-            load: Any = spec.loader
-            execute = load.exec_module
+        try:
+            specs = (finder.find_spec(name, path, target) for finder in sys.meta_path
+                     if hasattr(finder, "find_spec"))
+            spec = next(filter(None, specs), None)
+        finally:
+            _awaited[name] = ours  # for another try, or a reload
+        load: Any = None if spec is None else spec.loader
+        if isinstance(load, type):  # one for all modules
+            return spec
 
-            def then(module: ModuleType) -> None:
-                execute(module)
-                _serve(module, ours)
+        def then(module: ModuleType) -> None:
+            del load.exec_module  # the loader is as it was, for pickles and other modules
+            load.exec_module(module)
+            _serve(module, ours)
 
+        with suppress(AttributeError, TypeError):  # a loader that takes no attributes
             load.exec_module = then
         return spec
 
@@ -144,4 +150,4 @@ def after(awaited: Mapping[str, tuple[str, str]]) -> None:
     finder: Any = _Awaiting()
     sys.meta_path.insert(0, finder)
     for name in [name for name in awaited if name in sys.modules]:
-        _serve(sys.modules[name], _awaited.pop(name))
+        _serve(sys.modules[name], awaited[name])

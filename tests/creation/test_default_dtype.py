@@ -58,6 +58,7 @@ def test_dtypes_are_pytorchs(default, text):
 def test_what_pytorch_names_otherwise_has_the_default_dtype_too(default):
     i = gt.tensor([1, 2])
     for made in (gt.random.normal((2,)), gt.random.uniform((2,)), gt.maximum(i, 0.5), i.mean(),
+                 gt.logspace(0, 1, 3), gt.quantile(i, 0.5), gt.median(i), gt.cov(i), gt.corrcoef(i),
                  np.float64(0.5) * i, gt.data.default_collate([0.5, 1.5])):
         assert made.dtype == gt.get_default_dtype() == default
     assert gt.result_type(gt.int64, 1.5) == gt.result_type(0.5) == default
@@ -122,6 +123,19 @@ def test_a_write_of_a_float_into_integers_names_the_default_dtype():
     with pytest.raises(TypeError, match="into dtype int64: the result has dtype float32"):
         x = gt.arange(3)
         x += 0.5
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+@pytest.mark.parametrize("key", ["1", "...", "lib.tensor([0, 2], device=d)", "x > 20"])
+def test_a_float_is_written_into_integers_without_its_fraction(key, dtype, device):
+    """The integers beside it are not promoted: a copy of them would take the write."""
+    found = []
+    for lib, d in ((gt, device), (torch, "cpu")):
+        x = lib.tensor([10, 0, 30], dtype=getattr(lib, dtype), device=d)
+        x[eval(key, {"lib": lib, "x": x, "d": d})] = 0.75 if dtype == "bool" else 7.75
+        found.append(x.tolist())
+    assert found[0] == found[1]
 
 
 @pytest.mark.gpu

@@ -201,6 +201,15 @@ def test_a_view_with_a_history_is_as_for_the_operators(name: str) -> None:
                 square.sum().backward()
 
 
+def test_a_recorded_walk_does_not_hide_the_tensor_that_it_saved() -> None:
+    """Its rules get handles of saved values; those were taken for all that share the memory."""
+    x = leaf()
+    y = x * 1.5
+    gt.grad((y * y).sum(), [x], create_graph=True)
+    y.data.floor_()
+    np.testing.assert_array_equal(y.data.numpy(), np.floor(START * 1.5))
+
+
 def test_memory_that_left_is_written() -> None:
     values = np.array([-1.0, 2.0])
     F.relu_(gt.asarray(values))
@@ -303,6 +312,37 @@ def test_replays_of_a_captured_step_in_place(inplace: bool) -> None:
     for _ in range(2):
         graph.replay()
         np.testing.assert_allclose(g.numpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("written", ["input", "output", "state"])
+@pytest.mark.parametrize("name", ["relu", "silu", "clip"])
+def test_what_replays_read_or_write_is_written(name: str, written: str) -> None:
+    """A handle that left the memory which a graph has would not see its replays, nor they it."""
+
+    def write(x: gt.Tensor) -> None:
+        with gt.no_grad():
+            x.clip_(0.1, 0.9) if name == "clip" else activated(F, name, x)
+
+    x = gt.tensor(START, device="cuda") * 1.0
+    w = leaf(np.ones((6, 6)), "cuda")
+    saved = [x @ w]  # so a record has x
+    graph = gt.Graph("cuda")
+    with graph.capture():
+        out = x * 2.0
+        saved.append(out @ w)
+        if written == "state":
+            write(x)
+    graph.replay()
+    if written != "state":
+        write(x if written == "input" else out)
+        graph.replay()
+    expected = gt.tensor(START)
+    if written != "output":
+        write(expected)
+    np.testing.assert_allclose(x.numpy(), expected.numpy(), rtol=1e-6)
+    read = gt.tensor(START) if written == "state" else expected
+    np.testing.assert_allclose(out.numpy(), (read * 2.0).numpy(), rtol=1e-6)
 
 
 # -- transforms, checkpoints, autocast -------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pickle
 import subprocess
 import sys
 import types
@@ -80,6 +82,19 @@ def test_a_library_that_lacks_what_is_served_is_imported_all_the_same(tmp_path, 
     library = types.ModuleType("library_of_today")
     monkeypatch.setitem(sys.modules, "library_of_today", library)
     late_imports.after({"library_of_today": ("gtensor.creation.libraries", "no_such_function")})
+
+
+def test_an_awaited_library_is_served_again_and_its_loader_stays_as_it_was(tmp_path, monkeypatch):
+    """Reloaded, too; with a finder of the old kind, which Python passes over."""
+    (tmp_path / "library_of_now.py").write_text("answer = 42")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", [object(), *sys.meta_path])
+    served = []
+    monkeypatch.setattr(late_imports, "serve_it", served.append, raising=False)
+    late_imports.after({"library_of_now": ("gtensor.system.late_imports", "serve_it")})
+    library = importlib.import_module("library_of_now")
+    assert importlib.reload(library) is library and served == [library, library]
+    assert pickle.loads(pickle.dumps(library.__spec__)).name == "library_of_now"
 
 
 @pytest.mark.parametrize("subscripts", ["ij,jk->ik", "ij,jk,kl->il", "ij,jk,ki->", "ij->ji"])

@@ -307,8 +307,22 @@ def test_data_is_the_same_memory_without_history() -> None:
     assert w.tolist() == [4, 4, 4] and w.requires_grad and not w.data.requires_grad
     w.data = gt.zeros(3)
     assert w.tolist() == [0, 0, 0] and w.requires_grad
-    with pytest.raises(ValueError, match="selects shape"):
-        w.data = gt.zeros(4)
+    for shape in ((4,), (1,), ()):  # of which PyTorch's w would take the shape
+        with pytest.raises(ValueError, match=r"of shape .* where x has shape \(3,\); wanted the sa"):
+            w.data = gt.ones(shape)
+    assert w.tolist() == [0, 0, 0]
+
+
+def test_data_is_not_assigned_within_a_transform() -> None:
+    """There all arrays of a shape are one stand-in, which told nothing of the memory."""
+
+    def function(x: gt.Tensor) -> gt.Tensor:
+        y = x * 2.0
+        y.data = y * 3.0
+        return y
+
+    with pytest.raises(gt.LevelError, match="would overwrite a value within vmap"):
+        gt.vmap(function)(gt.ones((2, 3)))
 
 
 def test_to_takes_a_device_and_a_dtype_in_every_form() -> None:

@@ -262,6 +262,24 @@ PLATEAUS = [
     {"mode": "max", "threshold": 0.1, "patience": 0, "eps": 1e-3, "factor": 0.0}]
 
 
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("threshold_mode", ["rel", "abs"])
+@pytest.mark.parametrize("first", [np.inf, -np.inf, np.nan])
+def test_a_plateau_after_a_value_that_is_not_finite(first, threshold_mode, mode):
+    """A first loss that overflowed is no best one, that no finite loss would beat."""
+    mine, other = optimizers()
+    options = {"mode": mode, "threshold_mode": threshold_mode, "patience": 1}
+    ours = lr_scheduler.ReduceLROnPlateau(mine, **options)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(other, **options)
+    for step, value in enumerate([first, 3.0, 2.0, 1.0, 4.0, 5.0, 0.5]):
+        ours.step(value)
+        theirs.step(value)
+        assert ours.num_bad_epochs == theirs.num_bad_epochs, step
+        np.testing.assert_allclose(facts(mine), facts(other), rtol=1e-12)
+        if step == 1:
+            ours.load_state_dict(theirs.state_dict())
+
+
 @pytest.mark.parametrize("options", PLATEAUS)
 def test_a_plateau_lowers_the_rates_as_pytorchs(options):
     mine, other = optimizers()

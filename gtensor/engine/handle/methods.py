@@ -236,14 +236,22 @@ class Methods(ForeignMethods):
 
     @property
     def data(self) -> Self:
-        """`detach()`: the same memory, without history. Assigning writes values into it."""
+        """`detach()`: the same memory, without history.
+
+        Assigning writes values of its shape into it, in its dtype, where PyTorch changes both.
+        """
         return self.detach()
 
     @data.setter
     def data(self, value: Operand) -> None:
-        own = self.detach()
-        if getattr(value, "_array", None) is not own._array:  # as it is after `x.data += y`
-            ns.set_item(own, ..., value)
+        own: Any = self.detach()
+        if getattr(value, "_array", None) is own._array and own._version == own._storage.version:
+            return  # after `x.data += y`; not within transforms, where equal shapes are one object
+        shape = getattr(value, "shape", own.shape)
+        if shape != own.shape:
+            raise ValueError(f"x.data = value with a value of shape {shape} where x has shape "
+                             f"{own.shape}; wanted the same shape, or a number")
+        ns.set_item(own, ..., value)
 
     @property
     def T(self) -> Self:

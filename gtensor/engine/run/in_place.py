@@ -113,11 +113,13 @@ def check_target(name: str, target: Tensor) -> np.dtype:
 def may_move(x: Tensor) -> bool:
     """Whether nothing but records and this handle can read its memory, so that it may leave it.
 
-    Within a transform: the memory behind it, which the function's arguments share with the caller.
+    Replays of graphs are others. Within a transform it is the memory behind it, which the
+    function's arguments share with the caller.
     """
     x = underlying(x)
     storage = x._storage
-    return storage.made and not (storage.exported or storage.leaf or storage.shared_beside(x))
+    return storage.made and not (storage.exported or storage.leaf or storage.shared_beside(x)
+                                 or x._device.in_graphs(x._array))
 
 
 def move(target: Tensor, result: Tensor) -> Tensor:

@@ -626,6 +626,9 @@ class RecordedStep(Step[Tensor]):
         nodes = (*record.parents, record)
         storages = {place: count for count, _, place in record.guards
                     if isinstance(count, Storage)}
+        for storage in storages.values():
+            if storage.handles is None:  # handles made here would be known, the tensor itself not
+                storage.made = False
         saved: list[Any] = []
         values: Any = record.saved
         values = values if type(values) is tuple else self._made(record, values)

@@ -11,6 +11,7 @@ from gtensor.engine.handle.interchange import given_values
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run import in_place, writable
+from gtensor.engine.run.bind import INTEGERS
 from gtensor.engine.tape.levels import Traced
 from gtensor.engine.tape.op import Op, op, registry
 from gtensor.ops.arrange.example_keys import last_batch, set_batch
@@ -227,6 +228,8 @@ def _write(
     if loses_parts or not number and not np.can_cast(kind, x.dtype, "same_kind"):
         raise TypeError(f"x[key] = value with a value of dtype {kind} into dtype {x.dtype}; "
                         "convert it with astype() first")
+    if isinstance(value, float) and x.dtype.kind in INTEGERS:  # beside it the op would promote x
+        value = bool(value) if x.dtype.kind == "b" else int(value)
     params = {"key": key}
     if part is None or not isinstance(value, Tensor) or not in_place.written_back(
             set_item_op, x, part, value, params):
