@@ -194,16 +194,6 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return take_along_axis(part, index, axis=axis)
 
 
-def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """The axis `dim` as several of these sizes, one of which may be -1: a view, as PyTorch's."""
-    axis = axis_index(dim, x.ndim, "unflatten")
-    known = 1
-    for n in sizes:
-        known *= n if n != -1 else 1
-    sizes = [x.shape[axis] // max(1, known) if n == -1 else n for n in sizes]
-    return reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1:]))
-
-
 def atleast_1d(x: Tensor, /) -> Tensor:
     """x with at least one axis: a view."""
     return x if x.ndim else reshape(x, (1,))

@@ -44,8 +44,11 @@ def quantile(
     Several q, in one dimension, are the first axis of the result. NaN if there is one. The
     gradient goes to the one or two elements by their weights. Integers become the default dtype.
 
-    Raises ValueError for a q outside 0 to 1, and over no elements.
+    Raises ValueError for a q outside 0 to 1, and over no elements, TypeError for complex numbers.
     """
+    if x.dtype.kind == "c":
+        raise TypeError(f"quantile of a tensor of dtype {x.dtype}; wanted real numbers, which have "
+                        "an order")
     axis, keepdims = torch_words("quantile", axis, dim, keepdims, keepdim)
     places, several = _numbers(q)
     if not builtins.all(0 <= p <= 1 for p in places):

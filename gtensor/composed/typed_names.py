@@ -24,6 +24,7 @@ from gtensor.engine.handle import context as _context
 from gtensor.engine.handle import tensor as _tensor
 from gtensor.nn import functional as _functional
 from gtensor.nn import functional as functional
+from gtensor.ops.arrange import shape as _shape
 
 Parameter = _nn.Parameter
 abs_ = _tensor.Tensor.abs_
@@ -149,5 +150,5 @@ trace = _matrices.matrix_trace
 transpose = _shapes.transpose
 trapz = _curves.trapezoid
 unbind = _ops.unstack
-unflatten = _shapes.unflatten
+unflatten = _shape.unflatten
 unsqueeze = _ops.expand_dims
