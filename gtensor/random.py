@@ -338,8 +338,17 @@ def uniform(
     wanted = _floating("uniform", dtype)
     if not 0 <= high - low < math.inf:
         raise ValueError(f"uniform was given low={low} and high={high}; wanted finite low <= high")
+    most = _below(float(high), float(low), wanted)
     return _drawn("uniform", shape, requires_grad, generator, lambda shape: tensor(
-        _source().uniform(low, high, shape), wanted, device))
+        np.minimum(_source().uniform(low, high, shape), most), wanted, device))
+
+
+def _below(high: float, low: float, dtype: np.dtype) -> float:
+    """The dtype's largest number below `high`, to which a draw would round; but `low` at least."""
+    most = np.asarray(high, np.float64).astype(dtype)
+    if most >= high:
+        most = np.nextafter(most, dtype.type(-math.inf))
+    return max(float(most), low)
 
 
 @overload

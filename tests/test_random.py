@@ -264,3 +264,12 @@ def test_scalars_stand_for_how_many():
     assert 0 <= gt.random.choice(gt.tensor(3)).item() < 3
     assert gt.randint(high=5, size=(2,)).shape == (2,)
     assert gt.random.integers(0, 256, 5, dtype="uint8").dtype == gt.uint8
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_uniform_values_are_not_rounded_to_their_bound(dtype):
+    with gt.random.seeded(0):
+        x = gt.rand(50_000, dtype=dtype)
+        assert 0.99 < x.max().item() < 1 and x.min().item() >= 0
+        assert gt.random.uniform(3, low=2.0, high=2.0, dtype=dtype).tolist() == [2, 2, 2]
+        assert gt.random.uniform(9, low=1.0, high=1.00001, dtype=dtype).tolist() == [1] * 9
