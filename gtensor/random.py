@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 
 from gtensor.backend import Device, element_type, get_default_dtype, get_device
-from gtensor.creation.new_tensors import asarray, tensor
+from gtensor.creation.new_tensors import asarray, sizes_of, tensor
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.namespaces import public
 from gtensor.engine.handle.tensor import Tensor, is_floating
@@ -338,8 +338,17 @@ def uniform(
     wanted = _floating("uniform", dtype)
     if not 0 <= high - low < math.inf:
         raise ValueError(f"uniform was given low={low} and high={high}; wanted finite low <= high")
+    most = _below(float(high), float(low), wanted)
     return _drawn("uniform", shape, requires_grad, generator, lambda shape: tensor(
-        _source().uniform(low, high, shape), wanted, device))
+        np.minimum(_source().uniform(low, high, shape), most), wanted, device))
+
+
+def _below(high: float, low: float, dtype: np.dtype) -> float:
+    """The dtype's largest number below `high`, to which a draw would round; but `low` at least."""
+    most = np.asarray(high, np.float64).astype(dtype)
+    if most >= high:
+        most = np.nextafter(most, dtype.type(-math.inf))
+    return max(float(most), low)
 
 
 @overload
@@ -409,7 +418,7 @@ def randn(
     generator: Generator | None = None,
 ) -> Tensor:
     """`normal` of mean 0 and deviation 1, whose sizes may be arguments of their own."""
-    return normal(_sizes(shape), dtype=dtype, device=device, requires_grad=requires_grad,
+    return normal(sizes_of(shape), dtype=dtype, device=device, requires_grad=requires_grad,
                   generator=generator)
 
 
@@ -419,13 +428,8 @@ def rand(
     generator: Generator | None = None,
 ) -> Tensor:
     """`uniform` in [0, 1), whose sizes may be arguments of their own."""
-    return uniform(_sizes(shape), dtype=dtype, device=device, requires_grad=requires_grad,
+    return uniform(sizes_of(shape), dtype=dtype, device=device, requires_grad=requires_grad,
                    generator=generator)
-
-
-def _sizes(given: tuple[Any, ...]) -> Shape:
-    """The shape of `f(2, 3)` or `f((2, 3))`."""
-    return given[0] if len(given) == 1 else given
 
 
 def bernoulli(
@@ -531,14 +535,15 @@ def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:
 
 
 def integers(
-    low: int, high: int | Shape | None = None, shape: Shape | None = None, *,
+    low: int = 0, high: int | Shape | None = None, shape: Shape | None = None, *,
     size: Shape | None = None, dtype: DTypeLike | None = None, device: Device | str | None = None,
     generator: Generator | None = None,
 ) -> Tensor:
-    """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none.
+    """Integers uniform in [low, high); int64 unless dtype is given.
 
     `shape` is one argument, an integer or several; without it there is one value. `size` is another
-    name of it. `integers(high)` is `integers(0, high)`, and so is `integers(high, (2, 3))`.
+    name of it. `integers(high)` is `integers(0, high)`, and so is `integers(high, (2, 3))`. Raises
+    ValueError for no integers, and for those that the dtype does not have.
     """
     if isinstance(high, Sequence):
         high, shape = None, high
@@ -547,6 +552,9 @@ def integers(
     if not low < high:
         raise ValueError(f"integers was given low={low} and high={high}; wanted low < high")
     wanted = element_type(dtype or np.int64)
+    if wanted.kind in "iu" and not np.iinfo(wanted).min <= low <= high - 1 <= np.iinfo(wanted).max:
+        raise ValueError(f"integers was given low={low} and high={high} for {wanted}; wanted "
+                         "integers that it has")
     given = size if shape is None else shape
     sizes = () if given is None else given
     return _drawn("integers", sizes, False, generator, lambda shape: tensor(
@@ -556,9 +564,14 @@ def integers(
 def permutation(
     n: int | Tensor, *, device: Device | str | None = None, generator: Generator | None = None
 ) -> Tensor:
-    """The integers 0 to n - 1 in random order, int64; or the rows of a tensor, copied."""
-    if isinstance(n, Tensor):
+    """The integers 0 to n - 1 in random order, int64; or the rows of a tensor, copied.
+
+    Raises TypeError for an n that is neither.
+    """
+    if isinstance(n, Tensor) and n.ndim:
         return n[permutation(n.shape[0], device=n.device, generator=generator)]
+    if not isinstance(n, SupportsIndex):
+        raise TypeError(f"permutation was given {type(n).__name__}; wanted an integer or a tensor")
     count = index(n)
 
     def draw(lead: tuple[int, ...]) -> Tensor:
@@ -596,7 +609,7 @@ def choice(
     The gradient of `a` flows through. Raises ValueError for more rows than there are without
     `replace`, none at all, and probabilities that do not fit.
     """
-    rows = None if isinstance(a, SupportsIndex) and not isinstance(a, Tensor) else asarray(a)
+    rows = None if isinstance(a, SupportsIndex) and not getattr(a, "ndim", 0) else asarray(a)
     count = index(a) if rows is None else rows.shape[0]  # type: ignore[arg-type]
     wanted = () if size is None else (index(size),) if isinstance(size, SupportsIndex) else (
         tuple(size))

@@ -45,6 +45,9 @@ def test_values_lie_where_they_were_asked_for():
     (lambda r: r.multinomial(gt.tensor([[1.0, 2.0], [1.0, 0.0]]), 2), ValueError, "fewer weights"),
     (lambda r: r.multinomial(gt.tensor([0.0, 0.0]), 3, True), ValueError, "fewer weights"),
     (lambda r: r.multinomial(gt.tensor([1, 2]), 1), TypeError, "multinomial was given dtype=int64"),
+    (lambda r: r.integers(0, 300, 5, dtype="uint8"), ValueError, "high=300 for uint8; wanted"),
+    (lambda r: r.integers(-1, 2, 5, dtype="uint8"), ValueError, "low=-1 and high=2 for uint8"),
+    (lambda r: r.permutation([1, 2]), TypeError, "permutation was given list; wanted an integer"),
     (lambda r: r.choice(3, 4, replace=False), ValueError, "larger sample"),
     (lambda r: r.shuffle([1, 2]), TypeError, "given list; wanted a tensor"),
 ])
@@ -254,3 +257,19 @@ def test_a_generator_draws_what_the_process_draws_after_its_seed(name):
 def test_new_seeds_of_generators_differ():
     source = gt.Generator()
     assert source.seed() == source.initial_seed() != gt.Generator().initial_seed()
+
+
+def test_scalars_stand_for_how_many():
+    assert sorted(gt.random.permutation(gt.tensor(3)).tolist()) == [0, 1, 2]
+    assert 0 <= gt.random.choice(gt.tensor(3)).item() < 3
+    assert gt.randint(high=5, size=(2,)).shape == (2,)
+    assert gt.random.integers(0, 256, 5, dtype="uint8").dtype == gt.uint8
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_uniform_values_are_not_rounded_to_their_bound(dtype):
+    with gt.random.seeded(0):
+        x = gt.rand(50_000, dtype=dtype)
+        assert 0.99 < x.max().item() < 1 and x.min().item() >= 0
+        assert gt.random.uniform(3, low=2.0, high=2.0, dtype=dtype).tolist() == [2, 2, 2]
+        assert gt.random.uniform(9, low=1.0, high=1.00001, dtype=dtype).tolist() == [1] * 9

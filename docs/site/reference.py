@@ -48,6 +48,7 @@ PAGES = (  # in the order of the navigation
     Page("gt.Tensor", ("concepts/tensors.md", "concepts/gradients.md"), ("Tensor",)),
     Page("gt.linalg", ("concepts/linear_algebra.md",)),
     Page("gt.fft", ("concepts/linear_algebra.md",)),
+    Page("gt.autograd", ("concepts/gradients.md",)),
     Page("gt.func", ("concepts/transforms.md",)),
     Page("gt.nn", ("concepts/networks.md", "inplace_abn.md")),
     Page("gt.nn.functional", ("concepts/networks.md",)),
@@ -121,7 +122,8 @@ def entries() -> dict[str, dict[str, str]]:
     """Per page its names; per name, in full, the one whose entry it shares, often itself."""
     placed: dict[str, dict[str, str]] = {page.uri: {} for page in PAGES}
     first: dict[int, str] = {}
-    for page in sorted(PAGES, key=lambda page: (not page.names, page.title == "gt")):
+    for page in sorted(PAGES, key=lambda page: (
+            not page.names, page.title in ("gt", "gt.autograd"), page.title == "gt.autograd")):
         alone = {f"gtensor.{name}" for name in page.names}
         for name, value in public().items():
             here = name in alone or not page.names and name.rpartition(".")[0] == page.module

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gtensor.creation.dtypes import finfo, float64
 from gtensor.creation.new_tensors import asarray
-from gtensor.ops import abs, all, equal, isfinite, isinf, isnan, less_equal, where
+from gtensor.ops import abs, all, clone, equal, isfinite, isinf, isnan, less_equal, where
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand, Tensor
@@ -41,10 +41,14 @@ def nan_to_num(
 ) -> Tensor:
     """x with `nan` for NaN, and numbers for infinities: by default the dtype's largest.
 
-    Elements that were replaced get no gradient. Integers are as they are.
+    Elements that were replaced get no gradient. Integers are as they are, copied. Raises TypeError
+    for complex numbers.
     """
+    if x.dtype.kind == "c":
+        raise TypeError(f"nan_to_num of a tensor of dtype {x.dtype}; wanted real numbers, such as "
+                        "those of gt.real(x) and gt.imag(x)")
     if x.dtype.kind not in "fV":
-        return x
+        return clone(x)
     limits = finfo(x.dtype)
     ends = ((limits.max if posinf is None else posinf, x > 0),
             (limits.min if neginf is None else neginf, x < 0))

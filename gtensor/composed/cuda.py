@@ -35,9 +35,12 @@ def is_available() -> bool:
 
 
 def synchronize(device: Device | str | int | None = None) -> None:
-    """Wait until the work queued on the device's current stream is done."""
+    """Wait until all work queued on the device is done, that of every stream, as PyTorch's does.
+
+    `gt.device("cuda").synchronize()` waits for the current stream.
+    """
     if is_available():
-        _named(device).synchronize()
+        _named(device).streams.synchronize()  # type: ignore[attr-defined]  # a CUDA device's
 
 
 def memory_allocated(device: Device | str | int | None = None) -> int:

@@ -15,10 +15,11 @@ from gtensor.ops import (
     reshape,
     searchsorted,
     sum,
+    where,
 )
 from gtensor.ops.arrange.shape import axis_index, integers
 from gtensor.ops.conv.convolution import conv1d
-from gtensor.ops.define.arguments import given_axis
+from gtensor.ops.define.arguments import floats, given_axis
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Tensor
@@ -35,10 +36,13 @@ def trapezoid(
     A 1-d x lies along the axis; raises ValueError for another number of places than of values.
     """
     axis = axis if dim is None else given_axis("trapezoid", axis, dim, -1)
+    y = floats(y)
     rows = moveaxis(y, axis, -1)
     steps: Tensor | float = dx
     if x is not None:
-        places = x if x.ndim == 1 else moveaxis(x, axis, -1)
+        x = places = floats(x)
+        if x.ndim != 1:  # its axes are the last ones of y
+            places = moveaxis(reshape(x, (1,) * (y.ndim - x.ndim) + x.shape), axis, -1)
         if places.shape[-1] != rows.shape[-1]:
             raise ValueError(f"trapezoid of shape {y.shape} along axis {axis} at places of shape "
                              f"{x.shape}; wanted as many places as values")
@@ -52,8 +56,13 @@ def gradient(
     """Central differences of x along each axis, one-sided ones at its ends; one axis: no tuple.
 
     `spacing` is one number for all axes, or one for each. PyTorch's gives a tuple also for one.
-    Raises ValueError for other numbers of spacings, no axis, and one of fewer than two elements.
+    Integers become the default dtype first. Raises TypeError for a spacing that is no number,
+    ValueError for other numbers of spacings, no axis, and one of fewer than two elements.
     """
+    x = floats(x)
+    if any(getattr(step, "shape", ()) or isinstance(step, Sequence) for step in spacing):
+        raise TypeError("gradient was given a spacing that is no number; wanted the distance "
+                        "between places, which is the same for all")
     places = ([axis_index(a, x.ndim, "gradient") for a in integers(axis)] if axis is not None
               else list(range(x.ndim)))
     if not places:
@@ -83,13 +92,16 @@ def interp(x: Tensor, xp: Tensor, fp: Tensor, /) -> Tensor:
 
     Gradients reach x and the points. Raises ValueError unless xp and fp are 1-d and of one length.
     """
+    x, xp, fp = map(floats, (x, xp, fp))
     if xp.ndim != 1 or xp.shape != fp.shape or not xp.size:
         raise ValueError(f"interp was given points of shapes {xp.shape} and {fp.shape}; wanted two "
                          "1-d tensors of one length: interp(x, xp, fp)")
     if xp.size == 1:
         return broadcast_to(fp, x.shape) if x.ndim else reshape(fp, ())
     left = clip(searchsorted(xp.detach(), x.detach(), side="right") - 1, 0, xp.size - 2)
-    share = clip((x - xp[left]) / (xp[left + 1] - xp[left]), 0, 1)
+    gap, beyond = xp[left + 1] - xp[left], (x >= xp[left + 1]).astype(x.dtype)
+    share = clip((x - xp[left]) / where(gap == 0, 1, gap), 0, 1)
+    share = where(gap == 0, beyond, share)  # where the last place is there twice
     return fp[left] + share * (fp[left + 1] - fp[left])
 
 

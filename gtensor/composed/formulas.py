@@ -13,12 +13,18 @@ __all__ = ["fmod", "lerp"]
 
 
 def lerp(x1: Tensor, x2: Tensor, weight: Operand, /) -> Tensor:
-    """x1 + weight * (x2 - x1): x1 at weight 0, x2 at 1."""
-    return x1 + (x2 - x1) * weight
+    """x1 + weight * (x2 - x1): exactly x1 at weight 0, and x2 at 1."""
+    way = x2 - x1
+    if not hasattr(weight, "dtype"):
+        return x1 + way * weight if weight < 0.5 else x2 - way * (1 - weight)  # type: ignore
+    return where(weight < 0.5, x1 + way * weight, x2 - way * (1 - weight))  # type: ignore
 
 
 def fmod(x1: Tensor, x2: Operand, /) -> Tensor:
     """x1 - x2 * trunc(x1 / x2): it has the sign of x1, as C's fmod; `remainder` has that of x2."""
+    found = remainder(x1, x2)
+    if found.dtype.kind in "iu":  # the smallest integer has no opposite
+        return where((found != 0) & ((found < 0) != (x1 < 0)), found - x2, found)
     size = abs(x2) if hasattr(x2, "dtype") else x2 if x2 >= 0 else -x2  # type: ignore[operator]
     return where(x1 < 0, -remainder(-x1, size), remainder(x1, size))
 

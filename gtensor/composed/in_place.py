@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 
 import gtensor.ops as functions
 from gtensor import random
+from gtensor.composed.formulas import lerp
+from gtensor.composed.shapes import booleans
 from gtensor.engine.handle.namespaces import public
+from gtensor.ops.define.arguments import want_tensors
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand, Tensor
@@ -54,19 +57,20 @@ def zero_(self: Tensor) -> Tensor:
 
 
 def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-    """x[...] = src, in x's dtype and place."""
+    """x[...] = src, in x's dtype and place. Raises TypeError for what is no tensor."""
+    want_tensors("copy_", src=src)
     return fill_(self, src.to(self.device).astype(self.dtype, copy=False))
 
 
 def masked_fill_(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """x[mask] = value; the mask may broadcast to x."""
-    self[functions.broadcast_to(mask, self.shape)] = value
+    """x[mask] = value; the mask may broadcast to x. Raises TypeError unless it is of booleans."""
+    self[functions.broadcast_to(booleans("masked_fill_", mask), self.shape)] = value
     return self
 
 
 def lerp_(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    """x += weight * (end - x)."""
-    return public.assign("add", self, (end - self) * weight)
+    """x[...] = gt.lerp(x, end, weight)."""
+    return fill_(self, lerp(self, end, weight))
 
 
 def addcmul_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:

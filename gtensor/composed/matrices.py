@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from gtensor.backend import get_default_dtype
 from gtensor.creation.new_tensors import linspace, ones
 from gtensor.engine.handle.namespaces import recorded
-from gtensor.ops import matmul, nonzero, pow, reshape, tril, triu
+from gtensor.ops import clone, matmul, nonzero, pow, reshape, tril, triu
+from gtensor.ops.linalg.contractions import cross as vector_product
 from gtensor.ops.linalg.norms import diagonal, trace, vector_norm
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ __all__ = ["diag", "kron", "logspace", "tril_indices", "triu_indices"]
 
 
 def diag(x: Tensor, /, k: int = 0) -> Tensor:
-    """The matrix with a 1-d x on its k-th diagonal, else zeros; of a matrix that diagonal, a view.
+    """The matrix with a 1-d x on its k-th diagonal, else zeros; of a matrix that diagonal, copied.
 
     Raises ValueError for more axes than two.
     """
@@ -30,7 +31,7 @@ def diag(x: Tensor, /, k: int = 0) -> Tensor:
     if x.ndim != 2:
         raise ValueError(f"diag of a tensor of shape {x.shape}; wanted one or two axes "
                          "(gt.linalg.diagonal takes batches of matrices)")
-    return diagonal(x, offset=k)
+    return clone(diagonal(x, offset=k))
 
 
 def kron(x1: Tensor, x2: Tensor, /) -> Tensor:
@@ -49,7 +50,7 @@ def triu_indices(
 
     The second number is PyTorch's, the columns; NumPy's is k.
     """
-    return nonzero(triu(ones((n_rows, n_cols or n_rows), device=device), k=k))
+    return nonzero(triu(ones(_shape(n_rows, n_cols), device=device), k=k))
 
 
 def tril_indices(
@@ -59,7 +60,11 @@ def tril_indices(
 
     The second number is PyTorch's, the columns; NumPy's is k.
     """
-    return nonzero(tril(ones((n_rows, n_cols or n_rows), device=device), k=k))
+    return nonzero(tril(ones(_shape(n_rows, n_cols), device=device), k=k))
+
+
+def _shape(n_rows: int, n_cols: int | None) -> tuple[int, int]:
+    return n_rows, n_rows if n_cols is None else n_cols
 
 
 def logspace(
@@ -68,16 +73,22 @@ def logspace(
 ) -> Tensor:
     """`num` numbers from base ** start to base ** stop, evenly spaced on a log scale.
 
-    Of the default dtype (float32) unless given.
+    Of the default dtype unless another is given.
     """
     found = pow(float(base), linspace(start, stop, num, dtype="float64", device=device))
     return found.astype(get_default_dtype() if dtype is None else dtype)
 
 
 def norm(
-    x: Tensor, p: float | str | None = 2, /, dim: Axis = None, keepdim: bool = False
+    x: Tensor, /, p: float | str | None = 2, dim: Axis = None, keepdim: bool = False
 ) -> Tensor:
-    """The p-norm of the elements over `dim` (all by default), as PyTorch's `norm`."""
+    """The p-norm of the elements over `dim` (all by default), as PyTorch's `norm`.
+
+    Raises ValueError for another name than "fro", which is the 2-norm.
+    """
+    if isinstance(p, str) and p != "fro":
+        raise ValueError(f"norm was given p={p!r}; wanted a number or 'fro' (gt.linalg.norm has "
+                         "the norms of matrices)")
     order = 2.0 if p in (None, "fro") else float(p)
     return vector_norm(x, dim, keepdims=keepdim, ord=order)
 
@@ -89,6 +100,17 @@ def dot(x1: Tensor, x2: Tensor, /) -> Tensor:
         raise ValueError(f"dot of shapes {x1.shape} and {x2.shape}; wanted vectors or matrices "
                          "(gt.matmul multiplies batches, gt.tensordot sums over axes)")
     return matmul(x1, x2)
+
+
+def cross(x1: Tensor, x2: Tensor, /, dim: int | None = None) -> Tensor:
+    """The vector product along `dim`, an axis of size 3: the last one by default.
+
+    Raises ValueError without `dim` if another axis has size 3, of which PyTorch takes the first.
+    """
+    if dim is None and 3 in (*x1.shape[:-1], *x2.shape[:-1]):
+        raise ValueError(f"cross of shapes {x1.shape} and {x2.shape} was given no dim; wanted one: "
+                         "PyTorch takes the first axis of size 3, NumPy the last axis")
+    return vector_product(x1, x2, axis=-1 if dim is None else dim)
 
 
 def addmm(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gtensor.creation.new_tensors import asarray
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import (
+    broadcast_arrays,
     concat,
-    expand_dims,
     nonzero,
     permute_dims,
     reshape,
@@ -19,6 +20,7 @@ from gtensor.ops import (
     where,
 )
 from gtensor.ops.arrange.shape import axis_index, integers
+from gtensor.ops.define.arguments import want_tensors
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand
@@ -79,12 +81,13 @@ def unique(
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """x in `chunks` parts along `dim` at most, of equal sizes but the last: views, as PyTorch's.
 
-    Raises ValueError for fewer parts than one.
+    Of an axis of 5 elements 4 chunks are 3 parts, of 2, 2 and 1. Raises ValueError for fewer than
+    one.
     """
     if chunks < 1:
         raise ValueError(f"chunk was given chunks={chunks}; wanted 1 or more")
     size = x.shape[axis_index(dim, x.ndim, "chunk")]
-    return split_by_size(x, max(1, -(-size // chunks)), dim)
+    return split_by_size(x, -(-size // chunks) if size else [0] * chunks, dim)
 
 
 def split_by_size(
@@ -92,7 +95,7 @@ def split_by_size(
 ) -> tuple[Tensor, ...]:
     """x in parts of `split_size` along `dim` (the last may be smaller), or of these sizes: views.
 
-    As PyTorch's `split`. Raises ValueError for sizes that do not add up to the axis, or are < 1.
+    As PyTorch's `split`. Raises ValueError for sizes that do not add up to the axis, or are < 0.
     """
     axis = axis_index(dim, x.ndim, "split")
     length = x.shape[axis]
@@ -103,7 +106,7 @@ def split_by_size(
                                 for start in range(0, length, split_size)] or [0]
     else:
         sizes = integers(split_size)
-    if sum(sizes) != length or min(sizes) < 0:
+    if sum(sizes) != length or any(size < 0 for size in sizes):
         raise ValueError(f"split of an axis of size {length} into parts of {tuple(sizes)}; wanted "
                          f"sizes that add up to {length}")
     return tuple(_parts(x, sizes, axis))
@@ -117,9 +120,17 @@ def _parts(x: Tensor, sizes: Sequence[int], axis: int) -> Iterator[Tensor]:
 
 
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """`length` elements from `start` on along `dim`: a view, as PyTorch's."""
+    """`length` elements from `start` on along `dim`: a view, as PyTorch's.
+
+    A negative start counts from the end. Raises ValueError for elements that there are not.
+    """
     axis = axis_index(dim, x.ndim, "narrow")
-    return x[(slice(None),) * axis + (slice(start, start + length),)]
+    size = x.shape[axis]
+    first = start + size if start < 0 else start
+    if length < 0 or not 0 <= first <= size - length:
+        raise ValueError(f"narrow was given start={start} and length={length} for an axis of size "
+                         f"{size}; wanted elements within it")
+    return x[(slice(None),) * axis + (slice(first, first + length),)]
 
 
 def select(x: Tensor, dim: int, index: int) -> Tensor:
@@ -128,18 +139,45 @@ def select(x: Tensor, dim: int, index: int) -> Tensor:
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """The slices at the indices along `dim`, as PyTorch's; `take` with axis=."""
-    return take(x, index, axis=dim)
+    """The slices at the indices along `dim`, as PyTorch's; `take` with axis=.
+
+    One index (0-d) keeps the axis, of size 1. Raises ValueError for indices of more axes.
+    """
+    want_tensors("index_select", index=index)
+    if index.ndim > 1:
+        raise ValueError(f"index_select was given an index of shape {index.shape}; wanted one axis "
+                         "(gt.take takes more)")
+    return take(x, reshape(index, (-1,)), axis=dim)
 
 
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    """The elements where the mask is true, 1-d; `x[mask]`."""
+    """The elements where the mask is true, 1-d; both broadcast, unlike `x[mask]`.
+
+    Raises TypeError for a mask that is not of booleans.
+    """
+    x, mask = broadcast_arrays(x, booleans("masked_select", mask))
     return x[mask]
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """`value` where the mask is true, else x; `where(mask, value, x)`."""
-    return where(mask, value, x)
+    """`value` where the mask is true, else x, in the dtype of x; both broadcast.
+
+    Raises TypeError for a mask that is not of booleans.
+    """
+    if isinstance(value, Tensor):
+        value = value.astype(x.dtype, copy=False)
+    elif x.dtype.kind in "iub":
+        value = asarray(value, dtype=x.dtype, device=x.device)
+    return where(booleans("masked_fill", mask), value, x)
+
+
+def booleans(name: str, mask: Tensor) -> Tensor:
+    """The mask. Raises TypeError for another dtype, of which `x[mask]` would make indices."""
+    want_tensors(name, mask=mask)
+    if mask.dtype.kind != "b":
+        raise TypeError(f"{name} was given a mask of dtype {mask.dtype}; wanted bool, such as "
+                        "mask != 0")
+    return mask
 
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -156,16 +194,6 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return take_along_axis(part, index, axis=axis)
 
 
-def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """The axis `dim` as several of these sizes, one of which may be -1: a view, as PyTorch's."""
-    axis = axis_index(dim, x.ndim, "unflatten")
-    known = 1
-    for n in sizes:
-        known *= n if n != -1 else 1
-    sizes = [x.shape[axis] // max(1, known) if n == -1 else n for n in sizes]
-    return reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1:]))
-
-
 def atleast_1d(x: Tensor, /) -> Tensor:
     """x with at least one axis: a view."""
     return x if x.ndim else reshape(x, (1,))
@@ -177,5 +205,5 @@ def atleast_2d(x: Tensor, /) -> Tensor:
 
 
 def column_stack(arrays: Sequence[Tensor], /) -> Tensor:
-    """Vectors as the columns of a matrix, beside matrices."""
-    return concat([expand_dims(x, 1) if x.ndim == 1 else x for x in arrays], 1)
+    """Numbers and vectors as the columns of a matrix, beside matrices."""
+    return concat([reshape(x, (-1, 1)) if x.ndim < 2 else x for x in arrays], 1)

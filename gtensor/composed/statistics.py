@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from math import floor, nan
 from typing import TYPE_CHECKING, Any
 
-from gtensor.backend import get_default_dtype
 from gtensor.creation.dtypes import int64
 from gtensor.creation.new_tensors import zeros
 from gtensor.engine.handle.tensor import Tensor
@@ -26,7 +25,7 @@ from gtensor.ops import (
     unique_counts,
     where,
 )
-from gtensor.ops.define.arguments import torch_words
+from gtensor.ops.define.arguments import floats, torch_words
 from gtensor.ops.linalg.norms import diagonal
 from gtensor.ops.reduce.reductions import kept_shape, normalize_axis, reduced
 
@@ -43,18 +42,20 @@ def quantile(
     """The q-quantile over `axis` (all by default), between two elements by linear interpolation.
 
     Several q, in one dimension, are the first axis of the result. NaN if there is one. The
-    gradient goes to the one or two elements by their weights. Integers become the default dtype first.
+    gradient goes to the one or two elements by their weights. Integers become the default dtype.
 
-    Raises ValueError for a q outside 0 to 1, and over no elements.
+    Raises ValueError for a q outside 0 to 1, and over no elements, TypeError for complex numbers.
     """
+    if x.dtype.kind == "c":
+        raise TypeError(f"quantile of a tensor of dtype {x.dtype}; wanted real numbers, which have "
+                        "an order")
     axis, keepdims = torch_words("quantile", axis, dim, keepdims, keepdim)
     places, several = _numbers(q)
     if not builtins.all(0 <= p <= 1 for p in places):
         raise ValueError(f"quantile was given q={q}; wanted numbers from 0 to 1")
     axes = normalize_axis(axis, x.ndim, "quantile")
     shape = kept_shape(x.shape, axes, keepdims)
-    rows = x if x.dtype.kind in "fV" else x.astype(get_default_dtype())
-    rows = reshape(moveaxis(rows, axes, range(-len(axes), 0)),
+    rows = reshape(moveaxis(floats(x), axes, range(-len(axes), 0)),
                    (*kept_shape(x.shape, axes, False), reduced(x.shape, axes)))
     if not rows.shape[-1]:
         raise ValueError(f"quantile over axis {axis} of a tensor of shape {x.shape}; wanted at "
@@ -109,16 +110,16 @@ def median(
 def cov(x: Tensor, /, *, correction: float = 1.0) -> Tensor:
     """The covariance of variables, the rows of x (variables, observations), over n - correction.
 
-    A 1-d x is one variable, whose variance is the result. Integers become the default dtype first. Raises
+    The result of one variable is its variance, 0-d. Integers become the default dtype first. Raises
     ValueError for more axes.
     """
     if x.ndim > 2:
         raise ValueError(f"cov of a tensor of shape {x.shape}; wanted (variables, observations)")
-    rows = x if x.dtype.kind in "fVc" else x.astype(get_default_dtype())
+    rows = floats(x)
     rows = reshape(rows, (1, -1)) if x.ndim < 2 else rows
     away = rows - mean(rows, axis=-1, keepdims=True)
     found = away @ conj(away).mT / builtins.max(0.0, rows.shape[-1] - correction)
-    return reshape(found, ()) if x.ndim < 2 else found
+    return reshape(found, ()) if found.size == 1 else found
 
 
 def corrcoef(x: Tensor, /) -> Tensor:

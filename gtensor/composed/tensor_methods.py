@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import element_type, get_device
 from gtensor.creation import dtypes
-from gtensor.creation.new_tensors import empty, full, ones, tensor, zeros
+from gtensor.creation.new_tensors import empty, full, ones, sizes_of, tensor, zeros
 from gtensor.ops import broadcast_to, clone, permute_dims, reshape, tile
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import DTypeLike
     from gtensor.engine.handle.tensor import Tensor
-
-
-def sizes_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    """The sizes of `f(2, 3)` or `f((2, 3))`."""
-    return tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
 
 
 # -- shape -----------------------------------------------------------------------------------------
@@ -29,7 +24,8 @@ def view(self: Tensor, *shape: Any) -> Tensor:
 
     Raises TypeError for a dtype: `astype` converts values, `.numpy().view(dtype)` reads bits.
     """
-    if len(shape) == 1 and not isinstance(shape[0], (int, tuple, list)):
+    if len(shape) == 1 and not (
+            isinstance(shape[0], (tuple, list)) or hasattr(shape[0], "__index__")):
         raise TypeError(f"view was given {shape[0]!r}; wanted a shape (astype(dtype) converts the "
                         "values, x.numpy().view(dtype) reads their bits)")
     return reshape(self, sizes_of(shape))

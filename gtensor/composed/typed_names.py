@@ -24,6 +24,7 @@ from gtensor.engine.handle import context as _context
 from gtensor.engine.handle import tensor as _tensor
 from gtensor.nn import functional as _functional
 from gtensor.nn import functional as functional
+from gtensor.ops.arrange import shape as _shape
 
 Parameter = _nn.Parameter
 abs_ = _tensor.Tensor.abs_
@@ -73,7 +74,7 @@ conv1d = _functional.conv1d
 conv2d = _functional.conv2d
 copy = _ops.clone
 cosine_similarity = _functional.cosine_similarity
-cross = _linalg.cross
+cross = _matrices.cross
 cumprod = _ops.cumulative_prod
 cumsum = _ops.cumulative_sum
 det = _linalg.det
@@ -149,5 +150,5 @@ trace = _matrices.matrix_trace
 transpose = _shapes.transpose
 trapz = _curves.trapezoid
 unbind = _ops.unstack
-unflatten = _shapes.unflatten
+unflatten = _shape.unflatten
 unsqueeze = _ops.expand_dims

@@ -332,6 +332,11 @@ def _called(shape: Any, more: tuple[Any, ...], **named: Any) -> tuple[Any, ...]:
     return shape, *(named | dict(zip(named, more, strict=False))).values()
 
 
+def sizes_of(given: tuple[Any, ...]) -> Any:
+    """The shape of `f(2, 3)` or `f((2, 3))`."""
+    return given[0] if len(given) == 1 else given
+
+
 def _sizes(shape: Any) -> tuple[int, ...]:
     """A shape as a tuple of sizes. Raises TypeError or ValueError if it is not a shape."""
     try:

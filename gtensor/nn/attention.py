@@ -318,6 +318,7 @@ class TransformerEncoder(Module):
     ) -> Tensor:
         """Masks as of the layers; the same shape out."""
         for layer in self.layers:
-            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
+            src = layer(src, src_mask=mask, src_key_padding_mask=src_key_padding_mask,
+                        is_causal=bool(is_causal))
         norm = self._modules["norm"]
         return src if norm is None else norm(src)

@@ -186,10 +186,10 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
     Source: Barron, "Continuously differentiable exponential linear units", 2017.
 
-    Raises ValueError for an alpha of 0.
+    Raises ValueError for an alpha that is not above 0.
     """
-    if not alpha:
-        raise ValueError("celu was given alpha=0; wanted another number")
+    if not alpha > 0:
+        raise ValueError(f"celu was given alpha={alpha}; wanted a number above 0")
     return overwrite(celu, input, alpha) if inplace else alpha * elu(input / alpha)
 
 

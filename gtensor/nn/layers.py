@@ -15,7 +15,7 @@ from gtensor.nn.hooks import is_plain
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.activations.dropout import residual_dropout
-from gtensor.ops.arrange.shape import axis_index
+from gtensor.ops.arrange.shape import unflatten
 from gtensor.ops.define.arguments import refuse_unsupported, want_tensors
 from gtensor.ops.linalg.linear import linear_sum
 
@@ -243,14 +243,7 @@ class Unflatten(Module):
     def forward(self, x: Tensor) -> Tensor:
         """A view where that is possible."""
         want_tensors("Unflatten", input=x)
-        axis = axis_index(self.dim, x.ndim, "Unflatten")
-        known = math.prod(n for n in self.unflattened_size if n != -1)
-        sizes = [x.shape[axis] // known if n == -1 and known else n for n in self.unflattened_size]
-        if math.prod(sizes) != x.shape[axis] or min(sizes, default=0) < 0:
-            raise ValueError(f"Unflatten was given axis {self.dim} of shape {x.shape} and the "
-                             f"sizes {self.unflattened_size}; wanted sizes whose product is "
-                             f"{x.shape[axis]}")
-        return x.reshape((*x.shape[:axis], *sizes, *x.shape[axis + 1:]))
+        return unflatten(x, self.dim, self.unflattened_size)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

@@ -36,7 +36,8 @@ ALIASES: dict[str, dict[str, str]] = {
         "asnumpy": "gtensor:Tensor.numpy",
         "functional": "gtensor.nn.functional:", "utils": "gtensor.composed.utils:",
         "amax": "gtensor.composed.extremes:amax", "amin": "gtensor.composed.extremes:amin",
-        "cross": "gtensor.linalg:cross", "det": "gtensor.linalg:det", "ger": "gtensor.linalg:outer",
+        "cross": "gtensor.composed.matrices:cross", "det": "gtensor.linalg:det",
+        "ger": "gtensor.linalg:outer",
         "inverse": "gtensor.linalg:inv", "matrix_power": "gtensor.linalg:matrix_power",
         "outer": "gtensor.linalg:outer", "pinverse": "gtensor.linalg:pinv",
         "slogdet": "gtensor.linalg:slogdet",
@@ -61,7 +62,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "masked_select": "gtensor.composed.shapes:masked_select",
         "narrow": "gtensor.composed.shapes:narrow", "row_stack": "gtensor.composed.shapes:vstack",
         "transpose": "gtensor.composed.shapes:transpose",
-        "unflatten": "gtensor.composed.shapes:unflatten",
+        "unflatten": "gtensor.ops.arrange.shape:unflatten",
         "addcdiv": "gtensor.composed.formulas:addcdiv",
         "addcmul": "gtensor.composed.formulas:addcmul",
         "clamp_max": "gtensor.composed.formulas:clamp_max",
@@ -188,7 +189,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "narrow": "gtensor.composed.shapes:narrow", "select": "gtensor.composed.shapes:select",
         "split": "gtensor.composed.shapes:split_by_size",
         "transpose": "gtensor.composed.shapes:transpose",
-        "unflatten": "gtensor.composed.shapes:unflatten",
+        "unflatten": "gtensor.ops.arrange.shape:unflatten",
         "addcdiv": "gtensor.composed.formulas:addcdiv",
         "addcmul": "gtensor.composed.formulas:addcmul",
         "clamp_max": "gtensor.composed.formulas:clamp_max",
@@ -298,8 +299,9 @@ SENTENCES: dict[str, dict[str, str]] = {
         "split": (
             "x.split(2) makes parts of 2 as PyTorch's, gt.chunk(x, 2) makes 2 parts as NumPy's "
             "split"),
-        "array_split": "gt.chunk(x, n) makes n parts, the last of which may be smaller",
-        "tensor_split": "gt.chunk(x, n) makes n parts, the last of which may be smaller",
+        **dict.fromkeys(("array_split", "tensor_split"), (
+            "[x[i * len(x) // n:(i + 1) * len(x) // n] for i in range(n)] are n parts, of sizes "
+            "that differ by 1 at most; gt.chunk(x, n) makes fewer where the last would be empty")),
         "select": (
             "x[:, i] and gt.take(x, i, axis=) are PyTorch's select; gt.where(condition, a, b), "
             "nested, is NumPy's"),
@@ -341,12 +343,10 @@ SENTENCES: dict[str, dict[str, str]] = {
         "ptp": "gt.max(x) - gt.min(x)",
         "digitize": 'gt.searchsorted(edges, x, side="right")',
         "bucketize": "gt.searchsorted(edges, x)",
-        "histogram": (
-            'gt.bincount(gt.searchsorted(edges, x.flatten())) counts between edges; '
-            'np.histogram(x.numpy()) counts on the CPU'),
-        "histc": (
-            'gt.bincount(gt.searchsorted(edges, x.flatten())) counts between edges; '
-            'np.histogram(x.numpy()) counts on the CPU'),
+        **dict.fromkeys(("histogram", "histc"), (
+            'gt.bincount(gt.searchsorted(edges, x.flatten(), side="right"), '
+            "minlength=len(edges) + 1)[1:-1] counts from each edge to below the next; "
+            'np.histogram(x.numpy()) counts on the CPU')),
         "scatter": (
             "y = x.clone(); y[index] = src writes at index arrays; gt.take_along_axis reads along "
             "an axis"),
@@ -360,7 +360,7 @@ SENTENCES: dict[str, dict[str, str]] = {
             "x.numpy() has the others, without a gradient"),
         "lgamma": "scipy.special.gammaln(x.numpy()) computes it on the CPU, without a gradient",
         "digamma": "scipy.special.digamma(x.numpy()) computes it on the CPU, without a gradient",
-        "erfc": "1 - gt.erf(x)",
+        "erfc": "1 - gt.erf(x), which has no digits left where x is large",
         "erfinv": "scipy.special.erfinv(x.numpy()) computes it on the CPU, without a gradient",
         "logit": "gt.log(x / (1 - x))",
         "softplus": "F.softplus(x)",
@@ -453,7 +453,9 @@ SENTENCES: dict[str, dict[str, str]] = {
         "mode": "gt.unique_counts(x) gives the values and how often each occurs",
         "kthvalue": "gt.sort(x, axis=-1)[..., k - 1]",
         "cummax": "gt.max(x[..., :i]) for each i; there is no running maximum",
-        "histc": 'gt.bincount(gt.searchsorted(edges, x.flatten()))',
+        "histc": (
+            'gt.bincount(gt.searchsorted(edges, x.flatten(), side="right"), '
+            "minlength=len(edges) + 1)[1:-1] counts from each edge to below the next"),
         "scatter": "y = x.clone(); y[index] = src",
         "scatter_": (
             "x[index] = src writes at index arrays; x[gt.arange(n), index] = 1 for one place of "
@@ -596,9 +598,10 @@ SENTENCES: dict[str, dict[str, str]] = {
         "idctn": "scipy.fft.idctn(x.numpy()) computes it on the CPU, without a gradient",
         "dstn": "scipy.fft.dstn(x.numpy()) computes it on the CPU, without a gradient",
         "idstn": "scipy.fft.idstn(x.numpy()) computes it on the CPU, without a gradient",
-        **dict.fromkeys(("hfft2", "hfftn"),
-            'gt.fft.irfftn(x.conj(), norm="forward"), with s= the sizes'),
-        **dict.fromkeys(("ihfft2", "ihfftn"), 'gt.fft.rfftn(x, norm="forward").conj()'),
+        "hfft2": 'gt.fft.irfft2(x.conj(), norm="forward"), with s= the sizes',
+        "hfftn": 'gt.fft.irfftn(x.conj(), norm="forward"), with s= the sizes',
+        "ihfft2": 'gt.fft.rfft2(x, norm="forward").conj()',
+        "ihfftn": 'gt.fft.rfftn(x, norm="forward").conj()',
         "next_fast_len": "any length is transformed; scipy.fft.next_fast_len(n) finds a fast one",
     },
     "gtensor.nn": {

@@ -25,6 +25,14 @@ LIKE_TORCH: dict[str, Case] = {  # gtensor's function, PyTorch's, shapes of the 
     "diagonal": (gt.diagonal, torch.diagonal, (MATRIX,)),
     "trace": (gt.trace, torch.trace, (MATRIX,)),
     "cov": (gt.cov, torch.cov, (MATRIX,)),
+    "cov of a matrix of one row": (gt.cov, torch.cov, ((1, 4),)),
+    "cross along an axis": (lambda a, b: gt.cross(a, b, dim=0),
+                            lambda a, b: torch.cross(a, b, dim=0), ((3, 3), (3, 3))),
+    "norm, by words": (lambda x: x.norm(p=3, dim=1), lambda x: x.norm(p=3, dim=1), (MATRIX,)),
+    "linalg norm, by words": (
+        lambda x: gt.linalg.norm(x, dim=1, keepdim=True) + gt.linalg.vector_norm(x, dim=-1)[0],
+        lambda x: (torch.linalg.norm(x, dim=1, keepdim=True)
+                   + torch.linalg.vector_norm(x, dim=-1)[0]), (MATRIX,)),
     "cov of one variable": (gt.cov, torch.cov, (VECTOR,)),
     "corrcoef": (gt.corrcoef, torch.corrcoef, (MATRIX,)),
     "quantile": (lambda x: gt.quantile(x, 0.3), lambda x: torch.quantile(x, 0.3), (MATRIX,)),
@@ -35,6 +43,9 @@ LIKE_TORCH: dict[str, Case] = {  # gtensor's function, PyTorch's, shapes of the 
     "percentile": (lambda x: gt.percentile(x, 80), lambda x: torch.quantile(x, 0.8), (VECTOR,)),
     "trapezoid": (gt.trapezoid, torch.trapezoid, (MATRIX,)),
     "trapezoid at places": (gt.trapezoid, torch.trapezoid, (CUBE, (4,))),
+    "trapezoid at places of fewer axes": (
+        lambda y, x: gt.trapezoid(y, x, dim=1), lambda y, x: torch.trapezoid(y, x, dim=1),
+        ((2, 3, 3), (3, 3))),
     "trapezoid along the first axis": (lambda y: gt.trapezoid(y, dx=0.5, axis=0),
                                        lambda y: torch.trapezoid(y, dx=0.5, dim=0), (MATRIX,)),
     "gradient": (lambda x: gt.gradient(x, 2.0), lambda x: torch.gradient(x, spacing=2.0)[0],
@@ -111,6 +122,62 @@ def test_selections_are_those_of_pytorch(rng: np.random.Generator) -> None:
             lambda x: x.masked_fill(torch.tensor(mask), 2.0), [x])
     compare(lambda x: x.masked_select(gt.tensor(mask)),
             lambda x: x.masked_select(torch.tensor(mask)), [x], second=False)
+
+
+def test_selections_broadcast_and_keep_dtypes_as_pytorchs(rng: np.random.Generator) -> None:
+    x, mask = rng.standard_normal((3, 3)), np.array([True, False, True])
+    compare(lambda x: x.masked_select(gt.tensor(mask)),
+            lambda x: x.masked_select(torch.tensor(mask)), [x], second=False)  # of columns
+    compare(lambda x: x.narrow(1, -2, 2), lambda x: x.narrow(1, -2, 2), [x])
+    compare(lambda x: x.index_select(1, gt.tensor(1)),
+            lambda x: x.index_select(1, torch.tensor(1)), [x])
+    filled = gt.tensor([1, 2]).masked_fill(gt.tensor([True, False]), 7.0)
+    assert filled.dtype == gt.int64 and filled.tolist() == [7, 2]
+    assert gt.ones(2, dtype=gt.bool).masked_fill(gt.tensor([True, False]), 0).dtype == gt.bool
+    assert gt.ones(2).masked_fill(gt.tensor([True, False]), gt.ones((), "float64")).dtype == "f4"
+    parts = torch.chunk(torch.zeros(0), 3)
+    assert [p.shape for p in gt.chunk(gt.zeros(0), 3)] == [tuple(p.shape) for p in parts]
+    assert gt.zeros(0).split([]) == () and gt.ones((2, 3)).view(np.int64(6)).shape == (6,)
+    assert gt.column_stack([gt.tensor(1.0), gt.tensor(2.0)]).tolist() == [[1, 2]]
+    assert [part.shape for part in gt.triu_indices(3, 0)] == [(0,), (0,)]
+
+
+def test_small_and_unsigned_integers_do_not_wrap() -> None:
+    few = np.array([200, 100, 150], np.uint8)
+    x = gt.tensor(few)
+    assert gt.gradient(x).tolist() == np.gradient(few).tolist() == [-100, -25, 50]
+    assert gt.trapezoid(x).tolist() == 275 and gt.trapezoid(x[:2], x[:2]).tolist() == -15000
+    places = np.array([100, 200], np.uint8)
+    assert gt.interp(x * 0, gt.tensor(places), gt.tensor([1.0, 2])).tolist() == [1, 1, 1]
+    a, b = np.array([-128, -128, 5, -7], np.int8), np.array([-128, 3, -128, 3], np.int8)
+    assert gt.fmod(gt.tensor(a), gt.tensor(b)).tolist() == np.fmod(a, b).tolist() == [0, -2, 5, -1]
+
+
+def test_results_are_not_their_inputs_memory() -> None:
+    """Where they are not in PyTorch: a write leaves the input as it was."""
+    x, m = gt.tensor([1, 2]), gt.ones((2, 2))
+    gt.nan_to_num(x)[...] = 9
+    gt.diag(m)[...] = 9
+    assert x.tolist() == [1, 2] and m.tolist() == [[1, 1], [1, 1]]
+
+
+def test_ends_are_exact() -> None:
+    far, near = gt.tensor([1e8]), gt.tensor([1.0])
+    assert gt.lerp(far, near, 1.0).tolist() == gt.lerp(far, near, near).tolist() == [1.0]
+    assert far.clone().lerp_(near, 1.0).tolist() == [1.0]
+    twice = np.array([0.0, 1.0, 1.0]), np.array([1.0, 2.0, 3.0])
+    found = gt.interp(gt.tensor([0.5, 1.0, 2.0]), *map(gt.tensor, twice))
+    assert found.tolist() == np.interp([0.5, 1.0, 2.0], *twice).tolist() == [1.5, 3, 3]
+
+
+def test_integers_become_the_default_dtype() -> None:
+    x, before = gt.tensor([[1, 2]]), gt.get_default_dtype()
+    gt.set_default_dtype(gt.float64)
+    try:
+        found = gt.logspace(0, 1, 3), gt.median(x), gt.cov(x), gt.trapezoid(x), gt.gradient(x[0])
+        assert [y.dtype for y in found] == [gt.float64] * 5
+    finally:
+        gt.set_default_dtype(before)
 
 
 def test_interpolation_is_numpys_and_its_gradient_that_of_its_formula(
@@ -315,6 +382,13 @@ def test_dim_joins_and_takes_as_axis_does() -> None:
     (lambda x: gt.where(x > 0, x), r"where was given two arguments; wanted where\(condition, x1"),
     (lambda x: x.type(), r"type\(\) was given no dtype; wanted one"),
     (lambda x: x.view(gt.int32), r"view was given dtype\('int32'\); wanted a shape"),
+    (lambda x: x.masked_select((x > 0).astype("uint8")), "mask of dtype uint8; wanted bool, such"),
+    (lambda x: x.masked_fill((x > 0).long(), 1), "masked_fill was given a mask of dtype int64"),
+    (lambda x: x.masked_fill_((x > 0).long(), 1), "masked_fill_ was given a mask of dtype int64"),
+    (lambda x: x.copy_(np.ones(MATRIX)), "copy_ was given src of type ndarray; wanted a Tensor"),
+    (lambda x: gt.median(x + 1j), "quantile of a tensor of dtype complex64; wanted real numbers"),
+    (lambda x: gt.nan_to_num(x + 1j), "nan_to_num of a tensor of dtype complex64; wanted real"),
+    (lambda x: gt.gradient(x, x[0]), "gradient was given a spacing that is no number; wanted"),
     (lambda x: gt.bincount(x), "bincount of a tensor of dtype float32; wanted integers"),
 ])
 def test_a_call_that_means_something_else_is_answered_with_the_right_one(
@@ -338,6 +412,12 @@ def test_a_call_that_means_something_else_is_answered_with_the_right_one(
     (lambda x: x.split(0), "split was given the size 0; wanted 1 or more"),
     (lambda x: x.split([1, 1]), r"into parts of \(1, 1\); wanted sizes that add up to 3"),
     (lambda x: gt.gather(x, 0, gt.zeros((2, 5), "int64")), "wanted as many axes, none but dim"),
+    (lambda x: gt.unflatten(x, 1, (3, -1)), r"shape \(3, 4\) and the sizes \(3, -1\)"),
+    (lambda x: x.narrow(1, 1, 5), "start=1 and length=5 for an axis of size 4; wanted elements wi"),
+    (lambda x: x.narrow(0, -4, 1), "start=-4 and length=1 for an axis of size 3"),
+    (lambda x: x.index_select(0, gt.zeros((1, 1), "int64")), r"shape \(1, 1\); wanted one"),
+    (lambda x: gt.cross(x, x), r"cross of shapes .* was given no dim; wanted one: PyTorch"),
+    (lambda x: x.norm("nuc"), r"norm was given p='nuc'; wanted a number or 'fro' \(gt.linalg.nor"),
     (lambda x: gt.interp(x, x, x), r"interp was given points .*wanted two 1-d .*: interp\(x, xp"),
     (lambda x: gt.convolve(x, x), r"convolve of shapes \(3, 4\) and \(3, 4\); wanted two 1-d"),
     (lambda x: gt.convolve(x[0], x[0], "half"), "mode='half'; wanted 'full', 'same' or 'valid'"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import gtensor as gt
@@ -15,6 +17,29 @@ def test_without_a_device_there_is_nothing_to_wait_for(monkeypatch: pytest.Monke
     gt.cuda.empty_cache()
     assert [gt.cuda.memory_allocated(), gt.cuda.max_memory_allocated(),
             gt.cuda.memory_reserved(), gt.cuda.max_memory_reserved()] == [0, 0, 0, 0]
+
+
+def test_every_stream_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    device = SimpleNamespace(synchronize=lambda: waited.append("the current stream"),
+                             streams=SimpleNamespace(synchronize=lambda: waited.append("all")))
+    monkeypatch.setattr(gt.cuda, "cuda_device_count", lambda: 1)
+    monkeypatch.setattr(gt.cuda, "get_device", lambda name: device)
+    gt.cuda.synchronize()
+    assert waited == ["all"]
+
+
+@pytest.mark.gpu
+@pytest.mark.host_cuda
+def test_the_work_of_a_side_stream_is_done_after_a_wait_for_the_device() -> None:
+    with gt.stream("cuda"):
+        x = gt.ones((256, 256), device="cuda")
+        for _ in range(50):
+            x = x @ x / 256
+        event = gt.Event("cuda")
+        event.record()
+    gt.cuda.synchronize()
+    assert event.done() and float(x[0, 0]) == 1.0
 
 
 @pytest.mark.gpu

@@ -1,17 +1,16 @@
 """Small networks written as public ones are: one text for PyTorch and, its imports apart, gtensor.
 
-Each class has `inputs(rng)`, NumPy arrays, and `loss(*inputs)`, tensors.
+Each class has `inputs(rng)`, NumPy arrays, and `loss(*inputs)`, tensors. What `tests/programs` has
+(GPT, LSTM, a GAN and a VAE) is not here.
 """
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-import torch.optim as optim
 
 
 def picture(rng, size=16, batch=2):
@@ -242,99 +241,6 @@ class ViT(nn.Module):
         return F.cross_entropy(self.head(self.norm(self.blocks(x + self.pos_embed))[:, 0]), target)
 
 
-@dataclass
-class Config:
-    block_size: int = 8
-    vocab_size: int = 11
-    n_embd: int = 8
-    n_head: int = 2
-
-
-class GPT(nn.Module):
-    @staticmethod
-    def inputs(rng):
-        return rng.integers(0, 11, (2, 6)), rng.integers(0, 11, (2, 6))
-
-    def __init__(self, config=None):
-        super().__init__()
-        self.config = c = config or Config()
-        self.transformer = nn.ModuleDict(dict(  # noqa: C408  as public texts do
-            wte=nn.Embedding(c.vocab_size, c.n_embd), wpe=nn.Embedding(c.block_size, c.n_embd),
-            drop=nn.Dropout(0.0), ln_f=nn.LayerNorm(c.n_embd),
-            h=nn.ModuleList([Block(c.n_embd, c.n_head, c.block_size) for _ in range(2)])))
-        self.lm_head = nn.Linear(c.n_embd, c.vocab_size, bias=False)
-        self.transformer.wte.weight = self.lm_head.weight
-        for name, p in self.named_parameters():
-            if name.endswith("proj.weight"):
-                nn.init.normal_(p, mean=0.0, std=0.02 / math.sqrt(4))
-
-    def forward(self, idx):
-        t = idx.size(1)
-        pos = torch.arange(0, t, dtype=torch.long, device=idx.device)
-        x = self.transformer.drop(self.transformer.wte(idx) + self.transformer.wpe(pos))
-        for block in self.transformer.h:
-            x = block(x)
-        return self.lm_head(self.transformer.ln_f(x))
-
-    def loss(self, idx, targets):
-        logits = self(idx)
-        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
-
-    @torch.no_grad()
-    def after(self):
-        idx = torch.zeros((1, 1), dtype=torch.long)
-        for _ in range(10):
-            logits = self(idx[:, -self.config.block_size:])[:, -1, :] / 0.8
-            v, _ = torch.topk(logits, min(5, logits.size(-1)))
-            logits[logits < v[:, [-1]]] = -float("Inf")
-            idx_next = torch.multinomial(F.softmax(logits, dim=-1), num_samples=1)
-            idx = torch.cat((idx, idx_next), dim=1)
-        assert idx.shape == (1, 11) and 0 <= int(idx.min()) <= int(idx.max()) < 11
-        decay = [p for p in self.parameters() if p.dim() >= 2]
-        other = [p for p in self.parameters() if p.dim() < 2]
-        optimizer = optim.AdamW([{"params": decay, "weight_decay": 0.1},
-                                 {"params": other, "weight_decay": 0.0}], lr=1e-3,
-                                betas=(0.9, 0.95), fused=False)
-        nn.utils.clip_grad_norm_(self.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        assert all(p.grad is None for p in self.parameters())
-        assert sum(p.numel() for p in self.parameters() if p.requires_grad) > 1000
-
-
-class GAN(nn.Module):
-    @staticmethod
-    def inputs(rng):
-        return rng.standard_normal((4, 6, 1, 1)), rng.standard_normal((4, 3, 8, 8))
-
-    def __init__(self):
-        super().__init__()
-        self.G = nn.Sequential(
-            nn.ConvTranspose2d(6, 8, 4, 1, 0, bias=False), nn.BatchNorm2d(8), nn.ReLU(True),
-            nn.ConvTranspose2d(8, 3, 4, 2, 1, bias=False), nn.Tanh())
-        self.D = nn.Sequential(
-            nn.Conv2d(3, 4, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, inplace=True),
-            nn.Conv2d(4, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8),
-            nn.LeakyReLU(0.2, inplace=True), nn.Conv2d(8, 1, 4, 1, 0, bias=False), nn.Sigmoid())
-        self.apply(self.weights_init)
-
-    def weights_init(self, m):
-        classname = m.__class__.__name__
-        if classname.find("Conv") != -1:
-            m.weight.data.normal_(0.0, 0.02)
-        elif classname.find("BatchNorm") != -1:
-            m.weight.data.normal_(1.0, 0.02)
-            m.bias.data.fill_(0)
-
-    def loss(self, noise, real):
-        criterion = nn.BCELoss()
-        label = torch.full((real.size(0),), 1., dtype=real.dtype, device=real.device)
-        fake = self.G(noise)
-        error = criterion(self.D(real).view(-1), label)
-        error = error + criterion(self.D(fake.detach()).view(-1), torch.zeros_like(label))
-        return error + criterion(self.D(fake).view(-1), label)
-
-
 class Diffusion(nn.Module):
     @staticmethod
     def inputs(rng):
@@ -380,63 +286,4 @@ class Diffusion(nn.Module):
         return loss.mean(dim=(1, 2, 3)).mean()
 
 
-class LanguageModel(nn.Module):
-    @staticmethod
-    def inputs(rng):
-        return (rng.integers(0, 7, 42),)
-
-    def __init__(self, ntoken=7, nhid=6, nlayers=2):
-        super().__init__()
-        self.encoder = nn.Embedding(ntoken, nhid)
-        self.rnn = nn.LSTM(nhid, nhid, nlayers, dropout=0.0)
-        self.decoder = nn.Linear(nhid, ntoken)
-        self.decoder.weight = self.encoder.weight
-        nn.init.uniform_(self.encoder.weight, -0.1, 0.1)
-        self.nhid, self.nlayers = nhid, nlayers
-
-    def init_hidden(self, bsz):
-        weight = next(self.parameters())
-        return tuple(weight.new_zeros(self.nlayers, bsz, self.nhid) for _ in range(2))
-
-    def loss(self, data):
-        rows = data.size(0) // 4
-        data = data.narrow(0, 0, rows * 4).view(4, -1).t().contiguous()
-        hidden, total = self.init_hidden(4), 0.
-        for i in range(0, data.size(0) - 1, 3):
-            seq_len = min(3, len(data) - 1 - i)
-            hidden = tuple(h.detach() for h in hidden)
-            output, hidden = self.rnn(self.encoder(data[i:i + seq_len]), hidden)
-            decoded = F.log_softmax(self.decoder(output).view(-1, 7), dim=1)
-            total += nn.NLLLoss()(decoded, data[i + 1:i + 1 + seq_len].view(-1))
-        return total
-
-    def after(self):
-        for p in self.parameters():
-            p.data.add_(p.grad, alpha=-0.1)
-
-
-class VAE(nn.Module):
-    @staticmethod
-    def inputs(rng):
-        return rng.random((4, 1, 6, 6)), rng.standard_normal((4, 5))
-
-    def __init__(self):
-        super().__init__()
-        self.fc1, self.fc21, self.fc22 = nn.Linear(36, 12), nn.Linear(12, 5), nn.Linear(12, 5)
-        self.fc3, self.fc4 = nn.Linear(5, 12), nn.Linear(12, 36)
-
-    def loss(self, x, eps=None):
-        h = F.relu(self.fc1(x.view(-1, 36)))
-        mu, logvar = self.fc21(h), self.fc22(h)
-        std = torch.exp(0.5 * logvar)
-        z = mu + (torch.randn_like(std) if eps is None else eps) * std
-        decoded = torch.sigmoid(self.fc4(F.relu_(self.fc3(z))))
-        bce = F.binary_cross_entropy(decoded, x.view(-1, 36), reduction="sum")
-        return bce - 0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
-
-    def after(self):
-        with torch.no_grad():
-            assert self.loss(torch.rand(2, 1, 6, 6, dtype=torch.float64)).item() > 0
-
-
-NETWORKS = [ResNet, VGG, MobileNet, DenseNet, UNet, ViT, GPT, GAN, Diffusion, LanguageModel, VAE]
+NETWORKS = [ResNet, VGG, MobileNet, DenseNet, UNet, ViT, Diffusion]

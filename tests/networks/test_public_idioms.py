@@ -16,13 +16,11 @@ IMPORTS = """\
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-import torch.optim as optim
 """
 OURS = """\
 import gtensor as torch
 import gtensor.nn as nn
 import gtensor.nn.functional as F
-import gtensor.optim as optim
 """
 
 
@@ -55,5 +53,3 @@ def test_loss_and_gradients_are_pytorchs(name: str) -> None:
         np.testing.assert_allclose(p.grad.numpy() / scale, q.grad.numpy() / scale, atol=1e-6)
     for (key, b), (_, c) in zip(mine.named_buffers(), theirs.named_buffers(), strict=True):
         np.testing.assert_allclose(b.numpy(), c.numpy(), rtol=1e-6, atol=1e-9, err_msg=key)
-    if hasattr(mine, "after"):
-        mine.after()

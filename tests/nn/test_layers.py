@@ -394,8 +394,8 @@ def test_a_gumbel_choice_has_the_classes_probabilities_and_the_soft_ones_gradien
     (lambda x: nn.Unfold(9)(x), "kernel_size=.9, 9. .* wanted a kernel that fits"),
     (lambda x: nn.Unfold(2)(x[0, 0]), "unfold was given shape .* wanted .N, C, H, W."),
     (lambda x: nn.Fold((4, 4), 2)(x[0]), "fold was given an input of shape .* wanted .N, C . 4, 9"),
-    (lambda x: nn.Unflatten(1, (2, 2))(x), "Unflatten was given axis 1 .* whose product is 3"),
-    (lambda x: nn.Unflatten(1, (2, -1))(x), "Unflatten was given axis 1 .* whose product is 3"),
+    (lambda x: nn.Unflatten(1, (2, 2))(x), "unflatten was given axis 1 .* whose product is 3"),
+    (lambda x: nn.Unflatten(1, (2, -1))(x), "unflatten was given axis 1 .* whose product is 3"),
     (lambda x: nn.ZeroPad2d((1, 2, 3)), "padding=.1, 2, 3. given to ZeroPad2d; wanted one number"),
     (lambda x: nn.ReflectionPad1d(1)(x), "ReflectionPad1d was given shape .* wanted 3 axes, or 2"),
     (lambda x: nn.InstanceNorm2d(4)(x), "InstanceNorm2d.4. was given shape .* wanted 4 channels"),
@@ -403,6 +403,7 @@ def test_a_gumbel_choice_has_the_classes_probabilities_and_the_soft_ones_gradien
     (lambda x: nn.functional.instance_norm(x, gt.ones(3), gt.ones(3)), "given running statistics"),
     (lambda x: nn.Softshrink(-1)(x), "softshrink was given lambd=-1; wanted 0 or more"),
     (lambda x: nn.CELU(0.0)(x), "celu was given alpha=0"),
+    (lambda x: nn.CELU(-1.0)(x), "celu was given alpha=-1.0; wanted a number above 0"),
     (lambda x: nn.BatchNorm3d(3)(x), "wanted 3 channels on axis 1 of 5 axes"),
 ])
 def test_what_small_layers_refuse(call, sentence):

@@ -161,3 +161,12 @@ def test_an_encoder_is_pytorchs(with_norm):
         np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-8, atol=1e-10)
     with pytest.raises(ValueError, match="num_layers=-1 given; wanted 0 or more"):
         nn.TransformerEncoder(nn.Identity(), -1)
+
+
+def test_layers_of_ones_own_get_masks_by_name():
+    class Layer(nn.Module):
+        def forward(self, src, *, is_causal, src_key_padding_mask, src_mask):
+            return src + src_mask * (1 if src_key_padding_mask is None else 5) + is_causal
+
+    found = nn.TransformerEncoder(Layer(), 2)(gt.zeros(3), gt.ones(3), is_causal=True)
+    assert found.tolist() == [4.0, 4.0, 4.0]

@@ -434,3 +434,17 @@ to_device = op(
     reference=lambda torch, x, device: x.clone(),
     doc="A copy on another device; its gradient comes back to this one.",
 )
+
+
+def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """The axis `dim` as several of these sizes, one of which may be -1: a view, as PyTorch's.
+
+    Raises ValueError for sizes that do not make it up.
+    """
+    axis = axis_index(dim, x.ndim, "unflatten")
+    known = prod(n for n in sizes if n != -1)
+    found = [x.shape[axis] // known if n == -1 and known else n for n in sizes]
+    if prod(found) != x.shape[axis] or any(n < 0 for n in found):
+        raise ValueError(f"unflatten was given axis {dim} of shape {x.shape} and the sizes "
+                         f"{tuple(sizes)}; wanted sizes whose product is {x.shape[axis]}")
+    return reshape(x, (*x.shape[:axis], *found, *x.shape[axis + 1:]))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from gtensor.backend import get_default_dtype
+from gtensor.creation.new_tensors import asarray
 from gtensor.engine.handle.context import current_casts
 from gtensor.engine.handle.tensor import Tensor
+
+if TYPE_CHECKING:
+    from gtensor.engine.handle.tensor import Operand
 
 _FLOAT32 = np.dtype(np.float32)
 REDUCTIONS = ("none", "mean", "sum")
@@ -49,6 +54,12 @@ def refuse_pair(name: str, dim: Any) -> NoReturn:
     raise TypeError(f"{name} was given dim={dim}, for which PyTorch gives the values and their "
                     f"places; wanted {name}(x, axis={dim}), and arg{name}(x, axis={dim}) for the "
                     "places")
+
+
+def floats(x: Operand) -> Tensor:
+    """x as a tensor, integers and booleans in the default dtype."""
+    x = asarray(x)
+    return x if x.dtype.kind in "fVc" else x.astype(get_default_dtype())
 
 
 def want_tensors(name: str, **inputs: Tensor | None) -> None:

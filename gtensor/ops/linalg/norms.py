@@ -14,7 +14,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, apart, normal
 from gtensor.ops.arrange.shape import axis_indices, expand_dims, linear_tangent, moveaxis, reshape
-from gtensor.ops.define.arguments import autocast
+from gtensor.ops.define.arguments import autocast, torch_words
 from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
@@ -307,8 +307,8 @@ vector_norm_op = op(
 
 
 def vector_norm(
-    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, ord: float = 2, dim: Axis = None,
-    keepdim: bool = False,
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, ord: float = 2,
+    dim: Axis = None, keepdim: bool | None = None,
 ) -> Tensor:
     """(sum of |x| ** ord) ** (1 / ord) over `axis` (all of them for None); the result is real.
 
@@ -316,7 +316,8 @@ def vector_norm(
     Where all elements are 0 the gradient is 0, as in PyTorch; equally large ones share it.
     Raises ValueError for the smallest of no elements.
     """
-    axis, keepdims = axis if dim is None else dim, keepdims or keepdim  # PyTorch's names
+    if dim is not None or keepdim is not None:
+        axis, keepdims = torch_words("vector_norm", axis, dim, keepdims, keepdim)
     x, order = asarray(x), float(ord)
     axes = normalize_axis(axis, x.ndim, "vector_norm")
     if order in _COMBINE and x.size == 0 and prod(x.shape[a] for a in axes) == 0:
@@ -436,7 +437,7 @@ def _extreme(values: Tensor, ord: Any) -> Tensor:
 
 def norm(
     x: Tensor, /, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False, *,
-    dim: Axis = None, keepdim: bool = False,
+    dim: Axis = None, keepdim: bool | None = None,
 ) -> Tensor:
     """`vector_norm` or `matrix_norm`, as NumPy's and PyTorch's `linalg.norm` choose.
 
@@ -450,7 +451,7 @@ def norm(
 
     Raises ValueError for other numbers of axes, and for an order that the norm does not have.
     """
-    axis, keepdims = axis if dim is None else dim, keepdims or keepdim
+    axis, keepdims = torch_words("norm", axis, dim, keepdims, keepdim)
     x = asarray(x)
     if axis is None and (ord is None or x.ndim == 1):
         axes = tuple(range(x.ndim))

@@ -606,6 +606,9 @@ def lstsq(x1: Tensor, x2: Tensor, /, rcond: Operand | None = None) -> LstsqResul
     if not x2.ndim or x2.shape[0 if vector else -2] != x1.shape[-2]:
         raise ValueError(f"lstsq of shapes {x1.shape} and {x2.shape}; wanted a vector of "
                          f"{x1.shape[-2]} elements or matrices of as many rows")
+    if not vector and x2.shape == x1.shape[:-1]:
+        raise ValueError(f"lstsq of shapes {x1.shape} and {x2.shape}; wanted x2[..., None] for "
+                         "vectors of a batch, as PyTorch reads it, or x2[None] for matrices")
     columns = expand_dims(x2, -1) if vector else x2
     solution = matmul(pinv(x1, rtol=rcond), columns)
     left = matmul(x1, solution) - columns

@@ -390,6 +390,8 @@ def test_lstsq_is_numpys(shape, columns):
         assert found.rank.item() == wanted_rank
     a = np.diag([1.0, 1e-3])
     assert linalg.lstsq(gt.tensor(a), gt.ones(2, dtype=gt.float64), 0.1).rank.item() == 1
+    with pytest.raises(ValueError, match=r"wanted x2\[..., None\] for vectors of a batch, as"):
+        linalg.lstsq(gt.ones((3, 3, 2)), gt.ones((3, 3)))
     with pytest.raises(ValueError, match=r"lstsq of shapes \(5, 3\) and \(3,\); wanted a vector"):
         linalg.lstsq(gt.ones((5, 3)), gt.ones(3))
 
