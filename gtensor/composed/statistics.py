@@ -43,7 +43,7 @@ def quantile(
     """The q-quantile over `axis` (all by default), between two elements by linear interpolation.
 
     Several q, in one dimension, are the first axis of the result. NaN if there is one. The
-    gradient goes to the one or two elements by their weights. Integers become the default dtype first.
+    gradient goes to the one or two elements by their weights. Integers become the default dtype.
 
     Raises ValueError for a q outside 0 to 1, and over no elements.
     """
@@ -109,7 +109,7 @@ def median(
 def cov(x: Tensor, /, *, correction: float = 1.0) -> Tensor:
     """The covariance of variables, the rows of x (variables, observations), over n - correction.
 
-    A 1-d x is one variable, whose variance is the result. Integers become the default dtype first. Raises
+    A 1-d x is one variable, whose variance is the result. Integers become the default dtype. Raises
     ValueError for more axes.
     """
     if x.ndim > 2:
