@@ -24,7 +24,8 @@ def _operator(op: str, name: str) -> Callable[[Tensor, Operand], Tensor]:
     def method(self: Tensor, other: Operand) -> Tensor:
         return public.assign(op, self, other)
 
-    method.__name__, method.__doc__ = name, f"x = {op}(x, other) in x's memory."
+    method.__name__, method.__qualname__ = name, f"Tensor.{name}"
+    method.__doc__ = f"x = {op}(x, other) in x's memory."
     return method
 
 

@@ -28,6 +28,7 @@ from gtensor.memory import Arena, HostSegments
 from gtensor.memory.contract.adaptors import current_category
 from gtensor.memory.plan.recording import record
 from gtensor.memory.serving import current_place
+from gtensor.ops.arrange.writing import overwrite
 from gtensor.ops.norms.batch_norm import move_averages
 from gtensor.system.bus import bus, here, phase
 from gtensor.system.interrupts import Undone
@@ -310,6 +311,28 @@ def test_statistics_that_an_interrupt_leaves_moved_are_counted_as_written(own_op
         if not hit:
             break
     assert place > 30 and moved
+
+
+def test_a_handle_that_an_interrupt_finds_moving_has_the_values_of_its_node():
+    def viewed(y):
+        result = gt.nn.functional.silu(y)
+        result.detach()  # so that the tensors which share its memory are known
+        return result
+
+    expected = gt.tensor([2.0, 3.0], requires_grad=True)
+    viewed(expected).sum().backward()
+    for place in itertools.count(1):
+        x = gt.tensor([2.0, 3.0], requires_grad=True)
+        y = x * 1
+        kept = gt.square(y)  # a record has y, so that it moves
+        hit = interrupt_after(place, lambda y=y: overwrite(viewed, y))
+        moved = y.detach().tolist() != [2.0, 3.0]
+        y.sum().backward()
+        wanted = expected.grad.tolist() if moved else [1.0, 1.0]
+        np.testing.assert_allclose(x.grad.tolist(), wanted, err_msg=f"point {place}")
+        if not hit:
+            break
+    assert place > 30 and moved and kept.requires_grad
 
 
 # -- finalizers ------------------------------------------------------------------------------------

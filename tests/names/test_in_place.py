@@ -89,3 +89,8 @@ def test_every_method_that_ends_so_is_tried() -> None:
     named = {target.rpartition(":")[2] for target in ALIASES["gtensor.Tensor"].values()
              if target.startswith("gtensor.composed.in_place:")}
     assert named == {*OTHERS}
+
+
+def test_an_argument_that_a_form_lacks_is_refused_by_the_form_s_name() -> None:
+    with pytest.raises(TypeError, match=r"Tensor\.div_\(\) got an unexpected .*rounding_mode"):
+        gt.ones(2).div_(2, rounding_mode="floor")

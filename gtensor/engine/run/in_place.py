@@ -127,10 +127,11 @@ def move(target: Tensor, result: Tensor) -> Tensor:
     if isinstance(target, Traced):
         return target.become(result)
     before, storage = target._storage, result._storage
-    if result._node is not None:
-        _replace_node(target, result._node)
     if storage.handles is not None:
         storage.join(target)
+    if result._node is not None:
+        _replace_node(target, result._node)
+    # stores: from the node's on
     target._array, target._storage, target._version = result._array, storage, storage.version
     before.part(target)
     return target
