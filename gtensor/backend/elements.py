@@ -47,8 +47,9 @@ def set_default_dtype(dtype: DTypeLike) -> None:
 
     Raises TypeError unless it is float16, bfloat16, float32 or float64.
     """
-    found = element_type(dtype)
-    if found.name not in ("float16", "bfloat16", "float32", "float64"):
+    found = None if dtype is None else element_type(dtype)  # NumPy's None is float64
+    if found is None or not found.isnative or found.name not in (
+            "float16", "bfloat16", "float32", "float64"):
         raise TypeError(f"set_default_dtype was given {found}; wanted float16, bfloat16, float32 "
                         "or float64")
     DEFAULTS.update(f=found, c=np.dtype("complex128" if found.itemsize == 8 else "complex64"))

@@ -101,7 +101,7 @@ def test_a_network_trains_in_it(default):
     assert {p.grad.dtype for p in net.parameters()} == {gt.get_default_dtype()}
 
 
-@pytest.mark.parametrize("dtype", ["int64", "complex64", "bool"])
+@pytest.mark.parametrize("dtype", ["int64", "complex64", "bool", ">f8", None])
 def test_another_dtype_is_refused(dtype):
     with pytest.raises(TypeError, match=f"set_default_dtype was given {dtype}; wanted float16, bf"):
         gt.set_default_dtype(dtype)
