@@ -33,7 +33,11 @@ from gtensor.ops.linalg.solving import (
 )
 from gtensor.system.late_imports import late as _late
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:  # names of other libraries
+    from numpy.linalg import LinAlgError as LinAlgError
+
+    inverse = inv
+else:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [

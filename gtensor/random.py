@@ -623,3 +623,10 @@ def choice(
 
     found = _drawn("choice", wanted, False, None, draw)
     return found if rows is None else rows[found]
+
+
+if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.system.foreign_names`
+    randint, randperm, seed = integers, permutation, manual_seed
+    random = random_sample = ranf = sample = uniform
+    standard_normal, standard_exponential = normal, exponential
+    get_rng_state, set_rng_state = get_state, set_state

@@ -57,7 +57,8 @@ def _mark_quick(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses by the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the quick tests; deselect what this machine cannot run, counted, never silently."""
-    _mark_quick(items)
+    if "quick" in config.option.markexpr:
+        _mark_quick(items)
     found = gt.cuda_device_count()
     kept, gone = [], []
     counts = dict.fromkeys((*_NEEDS, _HOST), 0)

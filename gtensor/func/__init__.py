@@ -18,7 +18,11 @@ from gtensor.func.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linea
 from gtensor.func.modules import functional_call, per_example_grad
 from gtensor.system.late_imports import late as _late
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:  # names of other libraries
+    from gtensor.nn.utils import checkpoint as checkpoint
+
+    remat = checkpoint
+else:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [

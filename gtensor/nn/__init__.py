@@ -131,7 +131,10 @@ from gtensor.nn.resampling import (
 from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
+    from gtensor import nn as _self
     from gtensor.nn import blocks
+
+    modules, NLLLoss2d = _self, NLLLoss  # names of PyTorch's
 else:
     __getattr__, __dir__ = _late(__name__, {"blocks": "gtensor.nn.blocks"})
 

@@ -336,3 +336,11 @@ def instance_norm(
         raise ValueError(f"instance_norm was given shape {input.shape}; wanted (N, C, ...) with an "
                          "axis at least after C")
     return group_norm(input, input.shape[1], weight, bias, eps)
+
+
+if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.system.foreign_names`
+    from gtensor.ops import logsumexp as logsumexp
+
+    upsample, swish, soft_sign, log_sigmoid = interpolate, silu, softsign, logsigmoid
+    hard_sigmoid, hard_tanh = hardsigmoid, hardtanh
+    hard_swish = hard_silu = hardswish

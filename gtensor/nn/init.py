@@ -229,3 +229,9 @@ def _written(tensor: Tensor, values: Tensor | float) -> Tensor:
     with no_grad():
         tensor[...] = values
     return tensor
+
+
+if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.system.foreign_names`
+    constant, eye, normal, uniform, orthogonal = constant_, eye_, normal_, uniform_, orthogonal_
+    kaiming_normal, kaiming_uniform = kaiming_normal_, kaiming_uniform_
+    xavier_normal, xavier_uniform = xavier_normal_, xavier_uniform_

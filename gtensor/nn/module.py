@@ -248,7 +248,7 @@ class Module(Movable, Hooked):
     def weight_norm(self) -> Tensor:
         """The Euclidean norm of all parameters together, 0-d, float32 or wider, without history.
 
-        It is kept until one of them is written, as `Parameter.norm`. Without
+        It is kept until one of them is written, as `Parameter.kept_norm`. Without
         parameters it is 0. Raises DeviceError for parameters on different devices.
         """
         parameters = tuple(self.parameters())

@@ -48,12 +48,12 @@ class Parameter(Tensor):
             setattr(self, name, getattr(source, name))
         self._storage.join(self)  # so that no op overwrites the memory
 
-    def norm(self) -> Tensor:  # type: ignore[override]  # of all elements
+    def kept_norm(self) -> Tensor:
         """The Euclidean norm of all elements, 0-d, float32 or wider, without history.
 
         It is computed once and kept until the memory is written: by an optimizer, a load or any op
         in place. While an array of `.numpy()`, `.array` or DLPack lives, through which other code
-        can write, it is computed at each call. Nothing waits for the GPU.
+        can write, it is computed at each call. Nothing waits for the GPU. `norm()` has a history.
         """
         kept = getattr(self, "_norm", None)
         if kept is None:

@@ -185,7 +185,7 @@ class _WeightNorm:
     def norm_of(self, v: Parameter) -> Tensor:
         """The norms of v, without history, in its dtype."""
         if self.whole:
-            return v.norm().to(v.dtype)
+            return v.kept_norm().to(v.dtype)
         return self.norms.get((v,), lambda: self._norms(v))
 
     def _norms(self, v: Parameter) -> Tensor:
@@ -219,7 +219,7 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     axis = tuple(i - weight.ndim for i in range(weight.ndim) if i != dim)
     hook = _WeightNorm(name, axis, dim is None)
     with no_grad():
-        g = weight.norm().to(weight.dtype) if dim is None else vector_norm(
+        g = weight.kept_norm().to(weight.dtype) if dim is None else vector_norm(
             weight, axis=axis, keepdims=True)
         parts = Parameter(g.clone(), weight.requires_grad), Parameter(weight.clone())
     delattr(module, name)
@@ -316,3 +316,10 @@ def pad_sequence(
         ends = (0, missing) if padding_side == "right" else (missing, 0)
         padded.append(pad(sequence, (*rest, *ends), value=padding_value))
     return stack(padded, axis=0 if batch_first else 1)
+
+
+if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.system.foreign_names`
+    from gtensor.nn import utils as _self
+
+    rnn = clip_grad = convert_parameters = _self
+    clip_grad_norm = clip_grad_norm_

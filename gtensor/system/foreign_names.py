@@ -415,9 +415,11 @@ SENTENCES: dict[str, dict[str, str]] = {
         "initial_seed": (
             "gt.manual_seed(0) sets the seed, gt.random.get_state() reads the generator's state"),
         "custom_vjp": (
-            "gt.op(name, cpu=..., gpu=..., backward=rule, tangent=None), see docs/guide.md"),
+            "gt.op(name, cpu=..., gpu=..., backward=rule, tangent=None), see "
+            "docs/tutorials/own_op.md"),
         "custom_jvp": (
-            "gt.op(name, cpu=..., gpu=..., backward=rule, tangent=rule), see docs/guide.md"),
+            "gt.op(name, cpu=..., gpu=..., backward=rule, tangent=rule), see "
+            "docs/tutorials/own_op.md"),
         "scan": (
             "a loop of Python over x, whose outputs gt.stack joins; F.linear_scan and "
             "gt.cumulative_sum run linear recurrences in one op"),
@@ -563,7 +565,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "multi_dot": "a @ b @ c",
         "dot": "a @ b",
         "matvec": "(a @ x[..., None])[..., 0]",
-        "vecmat": "(x[..., None, :] @ a)[..., 0, :]",
+        "vecmat": "(x.conj()[..., None, :] @ a)[..., 0, :]",
         "cholesky_ex": "gt.linalg.cholesky(x), which raises LinAlgError on the CPU",
         "inv_ex": "gt.linalg.inv(x), which raises LinAlgError on the CPU",
         "solve_ex": "gt.linalg.solve(a, b), which raises LinAlgError on the CPU",

@@ -110,6 +110,17 @@ def test_type_checkers_and_editors_are_shown_every_alias() -> None:
     assert sorted(names) == sorted(ALIASES["gtensor.Tensor"])
 
 
+@pytest.mark.parametrize("room", [
+    room for room, names in ALIASES.items() if names and room not in ("gtensor", *CLASSES)])
+def test_type_checkers_are_shown_the_aliases_of_every_room(room: str) -> None:
+    shown = {name.asname or name.name if isinstance(name, ast.alias) else name.id
+             for block in ast.parse(inspect.getsource(import_module(room))).body
+             if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+             for part in block.body for name in ast.walk(part)
+             if isinstance(name, ast.alias | ast.Name)}
+    assert not ALIASES[room].keys() - shown
+
+
 def test_asking_for_a_name_that_is_none_imports_nothing_but_the_table() -> None:
     """Nor `difflib`, which only the sentence needs; the table is not there before it is needed."""
     found = json.loads(subprocess.run([sys.executable, "-c", (

@@ -74,8 +74,8 @@ def test_a_norm_is_computed_once_for_what_is_not_written(write: str, device: str
     model = network(device)
     first = next(model.parameters())
     for _ in range(2):
-        one, whole = first.norm(), model.weight_norm()
-        assert first.norm() is one and model.weight_norm() is whole
+        one, whole = first.kept_norm(), model.weight_norm()
+        assert first.kept_norm() is one and model.weight_norm() is whole
         assert not one.requires_grad and one.shape == whole.shape == ()
         close("one", one.item(), exact(first), 1e-6)
         close("whole", whole.item(), exact(model), 1e-6)
@@ -85,20 +85,26 @@ def test_a_norm_is_computed_once_for_what_is_not_written(write: str, device: str
         first = next(model.parameters())
         assert exact(model) != before or write == "an average" or write == "a move"
         close("after", model.weight_norm().item(), exact(model), 1e-6)
-        close("after", first.norm().item(), exact(first), 1e-6)
+        close("after", first.kept_norm().item(), exact(first), 1e-6)
+
+
+def test_a_penalty_of_norms_has_a_gradient() -> None:
+    x = nn.Parameter(gt.tensor([3.0, 4.0]))
+    x.norm().backward()
+    close("gradient", x.grad.numpy(), np.array([0.6, 0.8]), 1e-6)
 
 
 def test_a_norm_that_is_written_is_computed_anew() -> None:
     x = nn.Parameter(gt.ones(4))
-    x.norm()[...] = 7.0
-    assert x.norm().item() == 2.0
+    x.kept_norm()[...] = 7.0
+    assert x.kept_norm().item() == 2.0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_norms_are_of_float32_or_wider(dtype: str) -> None:
     x = nn.Parameter(gt.full(4096, 4.0, dtype))
-    assert x.norm().dtype == ("float64" if dtype == "float64" else "float32")
-    assert x.norm().item() == 256.0
+    assert x.kept_norm().dtype == ("float64" if dtype == "float64" else "float32")
+    assert x.kept_norm().item() == 256.0
 
 
 def test_without_parameters_the_norm_is_zero() -> None:
@@ -109,12 +115,12 @@ def test_copies_and_pickles_have_norms_of_their_own() -> None:
     model = network()
     before = model.weight_norm()
     first = next(model.parameters())
-    first.norm()
+    first.kept_norm()
     for copy in (deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert copy.weight_norm() is not before
         with gt.no_grad():
             next(copy.parameters())[...] = 0
-        assert next(copy.parameters()).norm().item() == 0
+        assert next(copy.parameters()).kept_norm().item() == 0
         assert model.weight_norm() is before
 
 
@@ -127,7 +133,7 @@ def test_threads_read_the_norm_of_what_they_have_written() -> None:
         for number in range(1, 200):
             with gt.no_grad():
                 x[...] = float(number)
-            if x.norm().item() != 8 * number or not model.weight_norm().item() > 0:
+            if x.kept_norm().item() != 8 * number or not model.weight_norm().item() > 0:
                 wrong.append(number)
 
     threads = [threading.Thread(target=work, args=(x,)) for x in model.parameters()]
@@ -141,10 +147,10 @@ def test_threads_read_the_norm_of_what_they_have_written() -> None:
 
 def test_a_captured_norm_is_not_kept() -> None:
     x = nn.Parameter(gt.ones(4))
-    kept = x.norm()
+    kept = x.kept_norm()
     with patch.object(type(gt.device("cpu")), "capturing", lambda device: True):
-        assert x.norm() is not kept
-    assert x.norm() is kept
+        assert x.kept_norm() is not kept
+    assert x.kept_norm() is kept
 
 
 # -- weight normalization --------------------------------------------------------------------------

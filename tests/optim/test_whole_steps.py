@@ -152,11 +152,11 @@ class Case:
         return repr([values, self.more()])
 
 
+# with no state, one, and the most; all take one way through `Optimizer.step`
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sgd": (optim.SGD, {}), "momentum": (optim.SGD, {"momentum": 0.9}),
-    "adam": (optim.Adam, {"weight_decay": 0.1}), "amsgrad": (optim.Adam, {"amsgrad": True}),
-    "adamw": (optim.AdamW, {}), "lion": (optim.Lion, {"weight_decay": 0.1}),
-    "rmsprop": (optim.RMSprop, {"centered": True}), "adagrad": (optim.Adagrad, {"lr_decay": 0.1})}
+    "amsgrad": (optim.Adam, {"amsgrad": True, "weight_decay": 0.1}),
+    "rmsprop": (optim.RMSprop, {"centered": True})}
 CLIPS: dict[str, Callable[[list[gt.Tensor]], Callable[[], object]]] = {
     "clip norm": lambda some: lambda: optim.clip_grad_norm_(some, 0.1),
     "clip value": lambda some: lambda: optim.clip_grad_value_(some, 0.1)}
@@ -203,7 +203,7 @@ def test_an_interrupted_step_is_whole_or_not_begun(kind: str) -> None:
     before = whole.states()
     whole.run()
     after, found = whole.states(), set()
-    for place in itertools.count(3, 37):
+    for place in itertools.count(3, 149 if kind in ("load an optimizer", "zero") else 37):
         case = Case(kind)
         came = []
 

@@ -13,9 +13,9 @@ import numpy as np
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array, DTypeLike, Scalar
+    from gtensor.backend.typing import Array, DTypeLike, Nested, Scalar
 
-    Operand: TypeAlias = "ForeignMethods | Array | Scalar | Sequence[Any]"
+    Operand: TypeAlias = "ForeignMethods | Array | Scalar | Nested"
     Axis: TypeAlias = int | Sequence[int] | None
 _bool: TypeAlias = builtins.bool  # names that are methods below
 _float: TypeAlias = builtins.float

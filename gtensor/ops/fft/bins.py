@@ -13,6 +13,7 @@ from gtensor.creation.new_tensors import asarray
 from gtensor.engine.handle.tensor import Tensor, is_floating, wrap
 from gtensor.ops.arrange.flip_roll import roll
 from gtensor.ops.arrange.shape import axis_indices
+from gtensor.ops.define.arguments import given_axis
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike, Path
@@ -54,22 +55,30 @@ def _rounded(
     return wrap(place.from_numpy(function(index(n), d).astype(found)), place)
 
 
-def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+def fftshift(
+    x: Tensor, /, axes: int | Sequence[int] | None = None, *,
+    dim: int | Sequence[int] | None = None,
+) -> Tensor:
     """The bins with zero frequency moved to the middle, along `axes` (all by default).
 
     The result has x's shape and dtype. Raises AxisError for an axis that there is not.
     """
     x = asarray(x)
+    axes = axes if dim is None else given_axis("fftshift", axes, dim)
     found = _shifted(axes, x.ndim, "fftshift")
     return roll(x, [x.shape[a] // 2 for a in found], axis=found)
 
 
-def ifftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+def ifftshift(
+    x: Tensor, /, axes: int | Sequence[int] | None = None, *,
+    dim: int | Sequence[int] | None = None,
+) -> Tensor:
     """Undoes `fftshift`: zero frequency moved from the middle to the front.
 
     The result has x's shape and dtype. Raises AxisError for an axis that there is not.
     """
     x = asarray(x)
+    axes = axes if dim is None else given_axis("ifftshift", axes, dim)
     found = _shifted(axes, x.ndim, "ifftshift")
     return roll(x, [-(x.shape[a] // 2) for a in found], axis=found)
 

@@ -29,6 +29,7 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
+from gtensor.ops.define.arguments import given_axis
 from gtensor.ops.define.batching import unchanged
 from gtensor.ops.define.flops import of_transform
 from gtensor.ops.define.path_builders import on_gpu, placed, settled
@@ -280,150 +281,178 @@ def _one(n: int | None) -> tuple[int, ...] | None:
 # -- public functions ------------------------------------------------------------------------------
 
 
-def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def _along(axes: Ints, dim: int | Ints) -> Ints:
+    """The axes, by either name. Raises TypeError for both names."""
+    if dim is None:
+        return axes
+    if axes is not None and tuple(axes) not in ((-1,), (-2, -1)):  # which are defaults
+        given_axis("the transform", axes, dim)
+    return (dim,) if isinstance(dim, int) else dim
+
+
+def fft(
+    x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward", *,
+    dim: int | None = None,
+) -> Tensor:
     """The discrete Fourier transform along `axis`: sum over t of x[t] exp(-2 pi i k t / n).
 
     Args:
         x: complex or real; float32 gives complex64, float64 complex128.
         n: number of points; x is cut or filled up with zeros at its end. By default all of x.
         norm: where 1/n goes: "backward" (on the inverse), "forward" (on this one), or "ortho" (its
-            root on both).
+            root on both); None is "backward".
+        dim: PyTorch's name of the axis.
 
     Raises ValueError for fewer than one point, an axis that does not exist, another norm.
     """
-    return _complex_transform(x, _one(n), (axis,), norm, "fft", False)
+    return _complex_transform(x, _one(n), _along((axis,), dim), norm, "fft", False)
 
 
-def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def ifft(
+    x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward", *,
+    dim: int | None = None,
+) -> Tensor:
     """The inverse of `fft` along `axis`; parameters as there.
 
     The result is complex. Raises ValueError for n below 1 and an unknown `norm`.
     """
-    return _complex_transform(x, _one(n), (axis,), norm, "ifft", True)
+    return _complex_transform(x, _one(n), _along((axis,), dim), norm, "ifft", True)
 
 
 def fftn(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
-    norm: str = "backward",
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
 ) -> Tensor:
     """`fft` along several axes (all by default), `s` points along each.
 
     `s` and `axes` are of one length; with `s` alone they are the last axes. The result is complex.
     Raises ValueError for another length, sizes below 1 and an unknown `norm`.
     """
-    return _complex_transform(x, s, axes, norm, "fftn", False)
+    return _complex_transform(x, s, _along(axes, dim), norm, "fftn", False)
 
 
 def ifftn(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
-    norm: str = "backward",
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
 ) -> Tensor:
     """The inverse of `fftn`.
 
     The result is complex. Raises ValueError for sizes below 1 and an unknown `norm`.
     """
-    return _complex_transform(x, s, axes, norm, "ifftn", True)
+    return _complex_transform(x, s, _along(axes, dim), norm, "ifftn", True)
 
 
-def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def rfft(
+    x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward", *,
+    dim: int | None = None,
+) -> Tensor:
     """`fft` of real values: the first n // 2 + 1 bins, of which the others are conjugates.
 
     Raises TypeError for complex values.
     """
-    return _real_transform(x, _one(n), (axis,), norm, "rfft")
+    return _real_transform(x, _one(n), _along((axis,), dim), norm, "rfft")
 
 
-def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def irfft(
+    x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward", *,
+    dim: int | None = None,
+) -> Tensor:
     """Real values from half a spectrum: the inverse of `rfft` to n points.
 
     By default n = 2 * (bins - 1); give n for an odd number of points. The imaginary part of bin 0,
     and of bin n / 2, counts as zero.
     """
-    return _back_to_real(x, _one(n), (axis,), norm, "irfft")
+    return _back_to_real(x, _one(n), _along((axis,), dim), norm, "irfft")
 
 
 def rfftn(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
-    norm: str = "backward",
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
 ) -> Tensor:
     """`rfft` along the last of several axes (all by default), then `fft` along the others.
 
     The last axis has s[-1] // 2 + 1 bins. Raises TypeError for a complex x, ValueError for sizes
     below 1.
     """
-    return _real_transform(x, s, axes, norm, "rfftn")
+    return _real_transform(x, s, _along(axes, dim), norm, "rfftn")
 
 
 def irfftn(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
-    norm: str = "backward",
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
 ) -> Tensor:
     """The inverse of `rfftn`, to `s` points; by default an even number along the last axis.
 
     The result is real. Raises ValueError for sizes below 1 and an unknown `norm`.
     """
-    return _back_to_real(x, s, axes, norm, "irfftn")
+    return _back_to_real(x, s, _along(axes, dim), norm, "irfftn")
 
 
 def fft2(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
-    norm: str = "backward",
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
 ) -> Tensor:
     """`fftn` along the last two axes.
 
     The result is complex. Raises ValueError as `fftn` does.
     """
-    return fftn(x, s=s, axes=axes, norm=norm)
+    return fftn(x, s=s, axes=axes, norm=norm, dim=dim)
 
 
 def ifft2(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
-    norm: str = "backward",
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
 ) -> Tensor:
     """`ifftn` along the last two axes: the inverse of `fft2`.
 
     The result is complex. Raises ValueError as `ifftn` does.
     """
-    return ifftn(x, s=s, axes=axes, norm=norm)
+    return ifftn(x, s=s, axes=axes, norm=norm, dim=dim)
 
 
 def rfft2(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
-    norm: str = "backward",
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
 ) -> Tensor:
     """`rfftn` along the last two axes.
 
     The last axis has n // 2 + 1 bins. Raises as `rfftn` does.
     """
-    return rfftn(x, s=s, axes=axes, norm=norm)
+    return rfftn(x, s=s, axes=axes, norm=norm, dim=dim)
 
 
 def irfft2(
-    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
-    norm: str = "backward",
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
 ) -> Tensor:
     """`irfftn` along the last two axes: the inverse of `rfft2`, where `s` are its points.
 
     The result is real. Raises ValueError as `irfftn` does.
     """
-    return irfftn(x, s=s, axes=axes, norm=norm)
+    return irfftn(x, s=s, axes=axes, norm=norm, dim=dim)
 
 
-def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def hfft(
+    x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward", *,
+    dim: int | None = None,
+) -> Tensor:
     """The real spectrum, n bins, of a signal with x[-t] = conj(x[t]), of which half is given.
 
     By default n = 2 * (bins - 1); give n for an odd number. Raises ValueError for n below 1 and an
     unknown `norm`.
     """
     side = _OTHER_SIDE[_checked_norm(norm, "hfft")]
-    return _back_to_real(recorded.conj(asarray(x)), _one(n), (axis,), side, "hfft")
+    return _back_to_real(recorded.conj(asarray(x)), _one(n), _along((axis,), dim), side, "hfft")
 
 
-def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+def ihfft(
+    x: Tensor, /, n: int | None = None, axis: int = -1, norm: str | None = "backward", *,
+    dim: int | None = None,
+) -> Tensor:
     """The inverse of `hfft`: half of the signal whose spectrum is the real x.
 
     The result has n // 2 + 1 complex values. Raises TypeError for a complex x, ValueError for n
     below 1.
     """
     side = _OTHER_SIDE[_checked_norm(norm, "ihfft")]
-    return recorded.conj(_real_transform(x, _one(n), (axis,), side, "ihfft"))
+    return recorded.conj(_real_transform(x, _one(n), _along((axis,), dim), side, "ihfft"))

@@ -397,7 +397,9 @@ weight_norm_op = op(
 # -- norms of matrices -----------------------------------------------------------------------------
 
 
-def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | str | None = "fro") -> Tensor:
+def matrix_norm(
+    x: Tensor, /, *, keepdims: bool = False, ord: float | str | None = "fro", keepdim: bool = False
+) -> Tensor:
     """Norms (...) of matrices (..., m, n).
 
     `ord` is "fro" (or None: the root of the sum of squares), "nuc" (the sum of singular values), 2
@@ -405,6 +407,7 @@ def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | str | None
     column), inf or -inf (along a row). The largest of none is 0. Raises ValueError for another
     `ord`, and for the smallest of none.
     """
+    keepdims = keepdims or keepdim  # PyTorch's name
     x = matrices(x, "matrix_norm")
     if ord in ("fro", None):
         return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
@@ -433,7 +436,7 @@ def _extreme(values: Tensor, ord: Any) -> Tensor:
 
 
 def norm(
-    x: Tensor, /, ord: float | str | None = None, axis: Axis = None, *, keepdims: bool = False,
+    x: Tensor, /, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False, *,
     dim: Axis = None, keepdim: bool | None = None,
 ) -> Tensor:
     """`vector_norm` or `matrix_norm`, as NumPy's and PyTorch's `linalg.norm` choose.
@@ -444,6 +447,7 @@ def norm(
         axis: one axis has vectors, two have matrices (rows, columns). Without it all of x is one
             vector if there is no `ord`; else x is a vector or a matrix.
         keepdims: whether the axes stay, of size 1.
+        dim, keepdim: PyTorch's names of axis and keepdims.
 
     Raises ValueError for other numbers of axes, and for an order that the norm does not have.
     """

@@ -203,3 +203,33 @@ def test_frequencies_of_many_bins_are_rounded_once(name: str, dtype: str) -> Non
     given = getattr(fft, name)(200_001, d=0.5, dtype=dtype).numpy()
     wanted = getattr(np.fft, name)(200_001, d=0.5).astype(dtype)
     np.testing.assert_array_equal(given, wanted, strict=True)
+
+
+@pytest.mark.parametrize("name,options", [
+    ("fft", {"dim": 0}), ("ifft", {"n": 3, "dim": 0, "norm": "ortho"}), ("rfft", {"norm": None}),
+    ("irfft", {"dim": -2}), ("hfft", {"dim": 0}), ("ihfft", {"dim": 0}), ("fftn", {"dim": (0, 1)}),
+    ("ifftn", {"dim": 1}), ("rfftn", {"s": (3,), "dim": 0}), ("irfftn", {"dim": (1, 0)}),
+    ("fft2", {"dim": (1, 0), "norm": None}), ("ifft2", {}), ("rfft2", {"s": (2, 3)}),
+    ("irfft2", {"dim": (0, 1)}), ("fftshift", {"dim": 0}), ("ifftshift", {"dim": (0, 1)})])
+def test_pytorchs_name_of_an_axis_and_numpys_order_of_arguments(name, options):
+    x = np.random.default_rng(0).standard_normal((4, 6))
+    dim = options.get("dim", (-2, -1) if name[-1] == "2" else -1)
+    key = "axis" if name.endswith("fft") else "axes"
+    named = {**{k: v for k, v in options.items() if k != "dim"}, key: (
+        (dim,) if key == "axes" and isinstance(dim, int) else dim)}
+    found = getattr(gt.fft, name)(gt.tensor(x), **options).numpy()
+    np.testing.assert_allclose(found, getattr(np.fft, name)(x, **named), atol=1e-12)
+    if "shift" not in name:
+        by_place = named.get("n", named.get("s")), named[key], named.get("norm")
+        np.testing.assert_array_equal(
+            getattr(gt.fft, name)(gt.tensor(x), *by_place).numpy(), found)
+
+
+def test_two_names_of_an_axis_are_refused():
+    x = gt.ones((2, 3))
+    for call in (lambda: gt.fft.fft(x, axis=0, dim=1), lambda: gt.fft.fft2(x, axes=(1, 0), dim=0),
+                 lambda: gt.fft.fftshift(x, 0, dim=1), lambda: gt.fft.ifftshift(x, 0, dim=1),
+                 lambda: gt.linalg.norm(x, axis=0, dim=1),
+                 lambda: gt.linalg.vector_norm(x, axis=0, dim=1)):
+        with pytest.raises(TypeError, match="two words for one thing; wanted one of them"):
+            call()

@@ -429,3 +429,14 @@ def test_a_triangular_system_reads_its_triangle_only(upper):
         assert (x.grad.numpy()[np.isnan(hidden)] == 0).all()
     with pytest.raises(np.linalg.LinAlgError):
         linalg.solve_triangular(gt.zeros((2, 2)), gt.ones(2))
+
+
+def test_norms_take_pytorchs_names_of_axes():
+    x = random((2, 3, 4))
+    for keep in (False, True):
+        for axis in (1, (0, 2)):
+            wanted = np.linalg.norm(x, axis=axis, keepdims=keep)
+            for norm in (linalg.norm, linalg.vector_norm):
+                agree(norm(gt.tensor(x), dim=axis, keepdim=keep), wanted)
+        agree(linalg.matrix_norm(gt.tensor(x), keepdim=keep),
+              np.linalg.norm(x, axis=(1, 2), keepdims=keep))
