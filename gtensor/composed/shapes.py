@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from gtensor.creation.new_tensors import asarray
 from gtensor.engine.handle.tensor import Tensor
@@ -99,7 +100,8 @@ def split_by_size(
     """
     axis = axis_index(dim, x.ndim, "split")
     length = x.shape[axis]
-    if isinstance(split_size, int):
+    if isinstance(split_size, SupportsIndex):  # NumPy's integers, too
+        split_size = index(split_size)
         if split_size < 1:
             raise ValueError(f"split was given the size {split_size}; wanted 1 or more")
         sizes: Sequence[int] = [min(split_size, length - start)

@@ -118,6 +118,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "cumprod": "gtensor:cumulative_prod", "cumulative_prod": "gtensor:cumulative_prod",
         "cumsum": "gtensor:cumulative_sum", "cumulative_sum": "gtensor:cumulative_sum",
         "diag": "gtensor:diag",
+        "diff": "gtensor:diff",
         "div": "gtensor:divide", "divide": "gtensor:divide", "true_divide": "gtensor:divide",
         "eq": "gtensor:equal",
         "expm1": "gtensor:expm1",
@@ -447,7 +448,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "nonzero": (
             "gt.nonzero(x) gives a tensor for each axis as NumPy's, gt.argwhere(x) a row for each "
             "element as PyTorch's"),
-        "diff": "gt.diff(x, axis=-1, n=1), whose order PyTorch and NumPy turn round",
         "equal": "(x == y).all() is one answer, x.eq(y) one for each element",
         "where": "gt.where(condition, x, y)",
         "mode": "gt.unique_counts(x) gives the values and how often each occurs",
@@ -565,7 +565,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "multi_dot": "a @ b @ c",
         "dot": "a @ b",
         "matvec": "(a @ x[..., None])[..., 0]",
-        "vecmat": "(x[..., None, :] @ a)[..., 0, :]",
+        "vecmat": "(x.conj()[..., None, :] @ a)[..., 0, :]",
         "cholesky_ex": "gt.linalg.cholesky(x), which raises LinAlgError on the CPU",
         "inv_ex": "gt.linalg.inv(x), which raises LinAlgError on the CPU",
         "solve_ex": "gt.linalg.solve(a, b), which raises LinAlgError on the CPU",

@@ -137,6 +137,7 @@ def test_selections_broadcast_and_keep_dtypes_as_pytorchs(rng: np.random.Generat
     assert gt.ones(2).masked_fill(gt.tensor([True, False]), gt.ones((), "float64")).dtype == "f4"
     parts = torch.chunk(torch.zeros(0), 3)
     assert [p.shape for p in gt.chunk(gt.zeros(0), 3)] == [tuple(p.shape) for p in parts]
+    assert [part.size for part in gt.zeros(5).split(np.int64(2))] == [2, 2, 1]
     assert gt.zeros(0).split([]) == () and gt.ones((2, 3)).view(np.int64(6)).shape == (6,)
     assert gt.column_stack([gt.tensor(1.0), gt.tensor(2.0)]).tolist() == [[1, 2]]
     assert [part.shape for part in gt.triu_indices(3, 0)] == [(0,), (0,)]

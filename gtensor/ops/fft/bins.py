@@ -13,6 +13,7 @@ from gtensor.creation.new_tensors import asarray
 from gtensor.engine.handle.tensor import Tensor, is_floating, wrap
 from gtensor.ops.arrange.flip_roll import roll
 from gtensor.ops.arrange.shape import axis_indices
+from gtensor.ops.define.arguments import given_axis
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike, Path
@@ -63,7 +64,8 @@ def fftshift(
     The result has x's shape and dtype. Raises AxisError for an axis that there is not.
     """
     x = asarray(x)
-    found = _shifted(axes if dim is None else dim, x.ndim, "fftshift")
+    axes = axes if dim is None else given_axis("fftshift", axes, dim)
+    found = _shifted(axes, x.ndim, "fftshift")
     return roll(x, [x.shape[a] // 2 for a in found], axis=found)
 
 
@@ -76,7 +78,8 @@ def ifftshift(
     The result has x's shape and dtype. Raises AxisError for an axis that there is not.
     """
     x = asarray(x)
-    found = _shifted(axes if dim is None else dim, x.ndim, "ifftshift")
+    axes = axes if dim is None else given_axis("ifftshift", axes, dim)
+    found = _shifted(axes, x.ndim, "ifftshift")
     return roll(x, [-(x.shape[a] // 2) for a in found], axis=found)
 
 

@@ -29,6 +29,7 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
+from gtensor.ops.define.arguments import given_axis
 from gtensor.ops.define.batching import unchanged
 from gtensor.ops.define.flops import of_transform
 from gtensor.ops.define.path_builders import on_gpu, placed, settled
@@ -281,8 +282,12 @@ def _one(n: int | None) -> tuple[int, ...] | None:
 
 
 def _along(axes: Ints, dim: int | Ints) -> Ints:
-    """The axes, by either name."""
-    return axes if dim is None else (dim,) if isinstance(dim, int) else dim
+    """The axes, by either name. Raises TypeError for both names."""
+    if dim is None:
+        return axes
+    if axes is not None and tuple(axes) not in ((-1,), (-2, -1)):  # which are defaults
+        given_axis("the transform", axes, dim)
+    return (dim,) if isinstance(dim, int) else dim
 
 
 def fft(

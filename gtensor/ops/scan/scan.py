@@ -195,8 +195,8 @@ def scanned(
 
 
 def diff(
-    x: Tensor, /, axis: int = -1, *, n: int = 1, prepend: Operand | None = None,
-    append: Operand | None = None, dim: int | None = None,
+    x: Tensor, /, n: int = 1, axis: int = -1, prepend: Operand | None = None,
+    append: Operand | None = None, *, dim: int | None = None,
 ) -> Tensor:
     """x[1:] - x[:-1] along `axis`, n times (0: a copy); booleans are compared, not subtracted.
 

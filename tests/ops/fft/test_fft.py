@@ -223,3 +223,13 @@ def test_pytorchs_name_of_an_axis_and_numpys_order_of_arguments(name, options):
         by_place = named.get("n", named.get("s")), named[key], named.get("norm")
         np.testing.assert_array_equal(
             getattr(gt.fft, name)(gt.tensor(x), *by_place).numpy(), found)
+
+
+def test_two_names_of_an_axis_are_refused():
+    x = gt.ones((2, 3))
+    for call in (lambda: gt.fft.fft(x, axis=0, dim=1), lambda: gt.fft.fft2(x, axes=(1, 0), dim=0),
+                 lambda: gt.fft.fftshift(x, 0, dim=1), lambda: gt.fft.ifftshift(x, 0, dim=1),
+                 lambda: gt.linalg.norm(x, axis=0, dim=1),
+                 lambda: gt.linalg.vector_norm(x, axis=0, dim=1)):
+        with pytest.raises(TypeError, match="two words for one thing; wanted one of them"):
+            call()

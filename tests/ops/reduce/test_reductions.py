@@ -317,6 +317,9 @@ def test_diff_equals_numpys(n: int, axis: int, ends: Any, rng: np.random.Generat
 def test_diff_of_booleans_its_gradient_and_its_errors() -> None:
     flags = gt.tensor([True, True, False])
     assert gt.diff(flags).tolist() == [False, True]
+    cube = gt.arange(24).reshape((2, 3, 4)) ** 2  # n before the axis, as in NumPy
+    assert gt.diff(cube, 1).tolist() == np.diff(cube.numpy(), 1).tolist() == cube.diff(1).tolist()
+    assert cube.diff(2, 1).tolist() == np.diff(cube.numpy(), 2, 1).tolist()
     x = gt.tensor([1.0, 4.0, 9.0], requires_grad=True)
     (g,) = gt.grad([gt.diff(x, n=2)], [x], [gt.tensor([1.0])])
     assert g.tolist() == [1.0, -2.0, 1.0]
