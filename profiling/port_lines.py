@@ -1,6 +1,8 @@
 """How many statements of a PyTorch program a port to gtensor changes.
 
-    python profiling/port_lines.py FOLDER      # every NAME.py beside its port, NAME_gtensor.py
+    python profiling/port_lines.py FOLDER
+
+Each program of the folder is compared with the one of its name and `_gtensor`, if there is one.
 
 A statement is one of Python's; of a compound one (`if`, `for`, `except`, `def`) its first line
 counts. Import lines and docstrings are left out. What the port adds is counted, too.
@@ -55,11 +57,11 @@ def main(arguments: list[str]) -> int:
     """Print one line per program."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="NAME.py and NAME_gtensor.py of each program")
+    parser.add_argument("folder", type=Path, help="programs, and ports with _gtensor after the name")
     folder = parser.parse_args(arguments).folder
     ports = sorted(folder.glob(f"*{PORT}.py"))
     if not ports:
-        print(f"{folder} has no file NAME{PORT}.py; wanted a port beside each program NAME.py",
+        print(f"{folder} has no program whose name ends with {PORT}; wanted ports beside programs",
               file=sys.stderr)
         return 2
     for port in ports:

@@ -22,6 +22,11 @@ class Interrupt(BaseException):
 CALLS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW"}
 
 
+def _calls(frame: FrameType) -> bool:
+    """Whether the frame is at an instruction that calls."""
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] in CALLS
+
+
 def interrupt_after(place: int, run: Callable[[], object], number: int | None = None) -> bool:
     """Run, raising Interrupt at the `place`-th point where CPython delivers signals; if there is
     one. In a finalizer Python ignores it, and the run goes on. With the `number` of a signal, that
@@ -53,8 +58,8 @@ def interrupt_after(place: int, run: Callable[[], object], number: int | None = 
                     or any(callable(value) and getattr(value, "__code__", None) is code
                            for value in caller.f_locals.values())):
                 # A Python function called by its name, or an argument: signals come at its entry,
-                # none at its return.
-                called[caller] = bool(code.co_flags & inspect.CO_GENERATOR)
+                # none at its return; at that of a call that makes a generator, not where it goes on.
+                called[caller] = bool(code.co_flags & inspect.CO_GENERATOR) and _calls(caller)
             point()
         elif event == "exception":
             called[frame] = False  # a call that fails delivers none
@@ -62,9 +67,8 @@ def interrupt_after(place: int, run: Callable[[], object], number: int | None = 
             if called.get(frame):
                 called[frame] = False
                 point()
-            name = dis.opname[code.co_code[frame.f_lasti]]
-            called[frame] = name in CALLS
-            if name == "JUMP_BACKWARD":
+            called[frame] = _calls(frame)
+            if dis.opname[code.co_code[frame.f_lasti]] == "JUMP_BACKWARD":
                 point()
         return trace
 

@@ -43,4 +43,4 @@ def test_a_folder_without_ports_is_refused(
 ) -> None:
     (tmp_path / "model.py").write_text(ORIGINAL)
     assert port_lines.main([str(tmp_path)]) == 2
-    assert "wanted a port beside each program" in capsys.readouterr().err
+    assert "wanted ports beside programs" in capsys.readouterr().err
