@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     """Print one line per program."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="programs, and ports with _gtensor after the name")
+    parser.add_argument("folder", type=Path, help="programs and ports, named with _gtensor")
     folder = parser.parse_args(arguments).folder
     ports = sorted(folder.glob(f"*{PORT}.py"))
     if not ports:

@@ -58,7 +58,7 @@ def interrupt_after(place: int, run: Callable[[], object], number: int | None = 
                     or any(callable(value) and getattr(value, "__code__", None) is code
                            for value in caller.f_locals.values())):
                 # A Python function called by its name, or an argument: signals come at its entry,
-                # none at its return; at that of a call that makes a generator, not where it goes on.
+                # none at its return but that of a call that makes a generator.
                 called[caller] = bool(code.co_flags & inspect.CO_GENERATOR) and _calls(caller)
             point()
         elif event == "exception":
