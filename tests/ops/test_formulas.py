@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +101,17 @@ def test_tiles_agree_with_numpy(function: Build, way: str) -> None:
             found = path(a, b, rate=0.8, out=out)
         assert out is None or found is out
         np.testing.assert_allclose(found, wanted, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("tile", [32768, 5])
+def test_results_have_numpys_own_dtype_objects(tile: int) -> None:
+    """By which later ops tell dtypes quickly; an unpickled array has another object."""
+    path = numpy_path(Formula("random", lambda ns, x: ns.tanh(x) * x))
+    other = pickle.loads(pickle.dumps(F32))
+    assert other is not F32
+    with gt.settings.override(tile_elements=tile):
+        path(np.ones(9, other))
+        assert path(np.ones(9, F32)).dtype is F32
 
 
 @pytest.mark.gpu

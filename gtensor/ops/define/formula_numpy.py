@@ -465,7 +465,8 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
              numbers: tuple[int, ...] = ()) -> Program:
         key = (kind, static, absent, numbers) if absent or numbers else (kind, static)
         if key not in programs:
-            programs[key] = Program(formula.graphs(static, absent, numbers), kind, formula, absent,
+            one = np.dtype(kind.char)  # an unpickled dtype is another object, and results have it
+            programs[key] = Program(formula.graphs(static, absent, numbers), one, formula, absent,
                                     numbers)
         return programs[key]
 
