@@ -44,3 +44,5 @@ def find_moved() -> None:
     """Let pickles that name the earlier modules load."""
     finder: Any = _Moved()  # `importlib.abc` would load much
     sys.meta_path.insert(0, finder)  # else a package would find its modules under two names
+    # `gt.array` is a function now: an import of the module would put the module in its place
+    sys.modules["gtensor.array"] = sys.modules[MOVED["gtensor.array"]]

@@ -450,7 +450,7 @@ FAULTS = [
                  own_op=True)),
     Fault("an interrupted step is whole or not begun",
           plants_interrupts.step_interrupted_between_writes,
-          ByTest(_WHOLE, "test_an_interrupted_step_is_whole_or_not_begun", kind="amsgrad")),
+          ByTest(_WHOLE, "test_an_interrupted_step_is_whole_or_not_begun", kind="adam")),
     Fault("a step without memory changes nothing",
           plants_interrupts.memory_asked_for_between_writes,
           ByTest(_WHOLE, "test_a_step_without_memory_changes_nothing_and_may_be_tried_again",

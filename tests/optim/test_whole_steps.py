@@ -155,7 +155,7 @@ class Case:
 # with no state, one, and the most; all take one way through `Optimizer.step`
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sgd": (optim.SGD, {}), "momentum": (optim.SGD, {"momentum": 0.9}),
-    "amsgrad": (optim.Adam, {"amsgrad": True, "weight_decay": 0.1}),
+    "adam": (optim.Adam, {"weight_decay": 0.1}),
     "rmsprop": (optim.RMSprop, {"centered": True})}
 CLIPS: dict[str, Callable[[list[gt.Tensor]], Callable[[], object]]] = {
     "clip norm": lambda some: lambda: optim.clip_grad_norm_(some, 0.1),
