@@ -6,8 +6,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Processes that run tests; each of them computes with one thread.
-JOBS   ?= 2
+# Processes that run tests; each of them computes with one thread. On two cores a third computes
+# while the others wait for programs that they started.
+JOBS   ?= 3
 # The CUDA extra that the driver can run ("CUDA Version: 13.0" -> ",cuda13"); none without a driver.
 CUDA   := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\(1[23]\).*/,cuda\1/p' | head -n 1)
 STAMP  := $(VENV)/.installed-

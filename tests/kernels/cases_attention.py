@@ -338,7 +338,7 @@ CASES = [
     gradients("odd-large-features", (1,), 33, 81, 68, 100, causal=True, kind="float32"),
     *[case for case in cases("tf32") if case.name.endswith(_TF32)],
     gradients("of-a-sum", (2, 2), 70, 75, 32, mask=(2, 1, 70, 75), boolean=False, wanted="qkvm"),
-    gradients("of-a-sum-for-all", (2, 3), 140, 130, 72, mask=(140, 130), boolean=False, wanted="m",
+    gradients("of-a-sum-for-all", (2, 2), 140, 130, 72, mask=(140, 130), boolean=False, wanted="m",
               mask_layout="padded"),
     gradients("of-a-sum-of-keys", (2, 3), 140, 75, 16, 24, mask=(2, 1, 1, 75), boolean=False,
               wanted="qkvm", key_lead=(1, 3), layout="side by side"),

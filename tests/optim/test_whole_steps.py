@@ -203,7 +203,7 @@ def test_an_interrupted_step_is_whole_or_not_begun(kind: str) -> None:
     before = whole.states()
     whole.run()
     after, found = whole.states(), set()
-    for place in itertools.count(3, 149 if kind in ("load an optimizer", "zero") else 37):
+    for place in itertools.count(3, 149 if kind in ("load an optimizer", "zero") else 61):
         case = Case(kind)
         came = []
 

@@ -16,7 +16,8 @@ from ladder_command import main
 
 
 @pytest.mark.parametrize(("part", "ladders"), [
-    ("chain", 2), ("saves", 2), ("small", 3), ("large", 2 * len(ladder_overhead.LARGE_OPS)),
+    ("chain", 2), ("saves", 2), ("small", 3),
+    pytest.param("large", 2 * len(ladder_overhead.LARGE_OPS), marks=pytest.mark.slow),
 ])
 def test_a_part_runs_and_judges(
     part: str, ladders: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
