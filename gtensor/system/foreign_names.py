@@ -869,6 +869,13 @@ SENTENCES: dict[str, dict[str, str]] = {
         "vectorize": "gt.vmap(f)",
         "rearrange": "x.permute_dims(axes) and x.reshape(shape)",
     },
+    "gtensor.composed.cuda": {
+        "Event": 'gt.Event("cuda")', "Stream": 'gt.stream("cuda")', "amp": "gt.amp",
+        "CUDAGraph": "gt.Graph()", "current_device": 'gt.device("cuda").index',
+        "get_device_name": 'cupy.cuda.runtime.getDeviceProperties(0)["name"]',
+        "memory_summary": 'gt.memory.summary("cuda")',
+        "set_device": 'gt.set_default_device("cuda:1")', "stream": 'gt.stream("cuda")',
+    },
     "gtensor.autograd": {
         "Function": "gt.op(name, cpu=..., gpu=..., backward=rule) makes an op with its derivative",
         "Variable": "a Tensor itself: gt.tensor(x, requires_grad=True)",

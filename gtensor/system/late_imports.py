@@ -72,7 +72,8 @@ def foreign(room: str, name: str, subject: str, names: Callable[[], Iterable[str
 
     alias = ALIASES.get(room, _NONE).get(name)
     if alias is None:
-        raise MissingName(subject, name, SENTENCES.get(room, _NONE).get(name), names)
+        raise MissingName(subject, name, SENTENCES.get(room, _NONE).get(name),
+                          lambda: [*names(), *ALIASES.get(room, ())])
     module, _, path = alias.rpartition(":")
     home = import_module(module or room)
     return attrgetter(path)(home) if path else home
