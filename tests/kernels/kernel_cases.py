@@ -102,13 +102,18 @@ def parameters() -> list[Any]:
     """The table times its dtypes, for `pytest.mark.parametrize(("case", "dtype"), ...)`.
 
     Attention's many cases, a second each, run in one half type; in the other, of which the text
-    knows the type alone, with `-m slow`, but for a sum, whose mask reaches its largest numbers.
+    knows the type alone, with `-m slow`, but for a sum, whose mask reaches its largest numbers. So
+    do most backward cases of TF32, whose text differs from float32's in its products alone.
     """
     import pytest
 
     def marks(case: Case, name: str) -> Any:
-        long = case.name.startswith("attention") and name == "float16"
-        return pytest.mark.slow if long and not case.name.endswith("ion-sum") else ()
+        if case.name.startswith("attention-tf32-backward"):
+            long = not case.name.endswith(("tails", "wide-sum", "of-a-causal-sum"))
+        else:
+            long = (case.name.startswith("attention") and name == "float16"
+                    and not case.name.endswith("ion-sum"))
+        return pytest.mark.slow if long else ()
 
     return [
         pytest.param(case, DTYPES[name], id=f"{case.name}-{name}", marks=marks(case, name))
