@@ -44,7 +44,7 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -61,6 +61,7 @@ from gtensor.backend.matmul_kernel import matmul_into
 from gtensor.engine.tape.op import Op, registry
 from gtensor.nn.blocks.transformer import KVCache
 from gtensor.ops.attention.attention import attention
+from gtensor.ops.norms.layer_norm import layer_norm_for_products
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import TOLERANCES, CheckError, close, to_numpy
 
@@ -247,21 +248,56 @@ def touch_scaler(options: Options) -> None:
 
 
 def touch_running_statistics(options: Options) -> None:
-    """Averages and counts of batch norm, also without some of them, equal the CPU's."""
+    """Averages and counts of batch norm, also without some of them, equal the CPU's.
+
+    With sums over replicas they are moved by a launch of their own.
+    """
     x = np.random.default_rng(SEED).standard_normal((6, 3))
     for dtype in (DTYPES[name] for name in options.dtypes):
-        for var, counted in product((False, True), repeat=2):
+        for var, counted, gather in product(*[(False, True)] * 2, (None, lambda a: a[None])):
             results = []
             for place in (options.device, "cpu"):
                 given = gt.tensor(x, dtype=dtype, device=place)
                 kept = [gt.zeros(3, device=place), gt.ones(3, device=place) if var else None,
                         gt.asarray(4, device=place) if counted else None]
                 gt.nn.functional.batch_norm(given, *kept[:2], training=True,
-                                            num_batches_tracked=kept[2])
+                                            num_batches_tracked=kept[2], gather=gather)
                 results.append([to_numpy(a) for a in kept if a is not None])
             for there, here in zip(*results, strict=True):
                 close(f"running statistics, {dtype.name}", there, here, TOLERANCES[dtype],
                       (options.device, "cpu"))
+
+
+def touch_other_ways(options: Options) -> None:
+    """What the small samples of records do not reach: many rows, many channels, lower dtypes."""
+    rng = np.random.default_rng(SEED)
+    targets = rng.integers(0, 5, 300)
+    rows, images, weights = (rng.standard_normal(shape) for shape in (
+        (300, 5), (2, 24, 6, 6), (24, 24, 3, 3)))
+    functions = gt.nn.functional
+
+    def results(place: str, dtype: Any) -> Iterator[tuple[str, Any]]:
+        x, image, weight = (gt.tensor(a, dtype=dtype, device=place, requires_grad=True)
+                            for a in (rows, images, weights / 15))
+        loss = functions.cross_entropy(x, gt.tensor(targets, device=place))
+        yield "cross entropy", loss
+        yield "its gradient", gt.grad([loss], [x])[0]
+        out = functions.conv2d(image, weight)
+        yield "the gradient of a convolution's weight", gt.grad(
+            [out], [weight], [gt.ones(out.shape, dtype=dtype, device=place)])[0]
+
+    def low(place: str, dtype: Any) -> Iterator[tuple[str, Any]]:
+        x = gt.tensor(rows, dtype="float32", device=place)
+        with gt.autocast(dtype.name):
+            yield "a row norm for products", layer_norm_for_products(x, (5,), None, None, 1e-5)
+        yield "nextafter", gt.nextafter(x, x + 1)
+
+    for call, names in ((results, options.dtypes), (low, ("float16", "bfloat16"))):
+        for dtype in (DTYPES[name] for name in names):
+            for (what, there), (_, here) in zip(
+                    call(options.device, dtype), call("cpu", dtype), strict=True):
+                close(f"{what}, {dtype.name}", to_numpy(there.detach()), to_numpy(here.detach()),
+                      TOLERANCES[dtype], (options.device, "cpu"))
 
 
 def touch_abn(options: Options) -> None:
@@ -526,7 +562,7 @@ class _Training:
 
 CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping, "averages": touch_averages,
           "scaler": touch_scaler, "running statistics": touch_running_statistics,
-          "abn": touch_abn, "context": touch_context}
+          "other ways": touch_other_ways, "abn": touch_abn, "context": touch_context}
 CUDA_CHECKS = {"arena": touch_arena, "streams": touch_streams, "products": touch_products,
                "fused attention": touch_attention, "cached attention": touch_cached_attention,
                "inverse": touch_inverse,

@@ -39,6 +39,7 @@ square_ = _tensor.Tensor.square_
 tanh_ = _tensor.Tensor.tanh_
 clamp_ = _tensor.Tensor.clip_
 absolute = _ops.abs
+around = rint = _ops.round
 addcdiv = _formulas.addcdiv
 addcmul = _formulas.addcmul
 addmm = _matrices.addmm

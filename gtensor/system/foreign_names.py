@@ -17,6 +17,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "clamp_": "gtensor:Tensor.clip_",
         "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin",
         "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh",
+        "around": "round", "rint": "round",
         "array": "tensor", "as_tensor": "asarray", "asanyarray": "asarray",
         "bitwise_not": "bitwise_invert", "bmm": "matmul", "bool_": "bool", "cat": "concat",
         "cdouble": "complex128", "cfloat": "complex64", "clamp": "clip", "concatenate": "concat",

@@ -7,7 +7,7 @@ through.
 
 from __future__ import annotations
 
-import sys
+import importlib
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -28,16 +28,6 @@ _READERS = {  # their results are arrays of NumPy's, files, texts or facts, as b
     "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "can_cast", "copy", "copyto",
     "isclose", "iscomplexobj", "isrealobj", "may_share_memory", "ndim", "ravel", "result_type",
     "save", "savetxt", "savez", "savez_compressed", "shape", "shares_memory", "size",
-}
-_RENAMED = {  # NumPy's names -> those here, where they differ
-    "absolute": "abs", "amax": "max", "amin": "min", "arccos": "acos", "arccosh": "acosh",
-    "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh",
-    "around": "round", "column_stack": "concat", "concatenate": "concat", "conjugate": "conj",
-    "cross": "linalg.cross", "cumprod": "cumulative_prod", "cumsum": "cumulative_sum",
-    "diagonal": "linalg.diagonal", "dot": "matmul", "fabs": "abs", "invert": "bitwise_invert",
-    "left_shift": "bitwise_left_shift", "linalg.norm": "linalg.vector_norm",
-    "outer": "linalg.outer", "power": "pow", "right_shift": "bitwise_right_shift", "rint": "round",
-    "trace": "linalg.trace", "transpose": "permute_dims",
 }
 
 
@@ -71,11 +61,16 @@ def read_or_refused(
 
 
 def _refuse(name: str) -> NoReturn:
-    """Raise TypeError, with the function of gtensor's if there is one."""
-    ours = _RENAMED.get(name, name)
-    room, _, function = ours.rpartition(".")
-    gtensor = sys.modules["gtensor"]
-    public = getattr(getattr(gtensor, room, None) if room else gtensor, "__all__", ())
-    if function in public:
-        raise TypeError(f"np.{name} was given a Tensor; use gt.{ours}, or give it x.numpy()")
+    """Raise TypeError, with the function of gtensor's, by its own name, if there is one."""
+    from gtensor.system.foreign_names import ALIASES
+
+    room, _, function = name.rpartition(".")
+    if room in ("", "linalg", "fft"):  # else it is a method of a ufunc
+        home = f"gtensor.{room}".rstrip(".")
+        alias = ALIASES.get(home, {}).get(function, function)
+        ours = function if ":" in alias else alias  # one of another room goes by its alias
+        if ours != alias or ours in importlib.import_module(home).__all__:
+            place = home.replace("gtensor", "gt", 1)
+            raise TypeError(f"np.{name} was given a Tensor; use {place}.{ours}, or give it "
+                            "x.numpy()")
     raise TypeError(f"np.{name} was given a Tensor; wanted NumPy arrays, such as x.numpy()")

@@ -68,7 +68,7 @@ def overwrite(function: Callable[..., Tensor], target: Tensor, *args: Any, **par
     traced = isinstance(target, Traced)
     if isinstance(function, Op) and not (
             traced or args or dtype.kind == "c" or function.backward is None
-            or function.floating and dtype.kind in "iub"):
+            or function.floating and dtype.kind in INTEGERS):
         return in_place.overwrite(function, target, params)
     movable = in_place.may_move(target)
     result = function(target if movable else recorded.clone(target), *args, **params)
