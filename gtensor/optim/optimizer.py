@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast, over
 
 from gtensor.backend import DeviceError
 from gtensor.creation.new_tensors import asarray
-from gtensor.engine.handle.context import enable_grad, no_grad
+from gtensor.engine.handle.context import again, enable_grad, no_grad
 from gtensor.engine.handle.tensor import Tensor, is_like
 from gtensor.engine.run.grouped_writes import Write, write_all
 from gtensor.engine.run.writable import refuse_unwritable
@@ -247,6 +247,7 @@ class Optimizer:
         for group in self.param_groups:
             group["lr"] = value
 
+    @again
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, or fill them with zeros, which keeps their memory."""
         for slots in self._slots:
@@ -282,15 +283,20 @@ class Optimizer:
         gradient or the state does not fit its parameter (it was moved or converted since). Nothing
         is changed then.
         """
+        if closure is None:
+            return self._step()
         self._check_members()
-        loss = None
-        if closure is not None:
-            with enable_grad():
-                loss = closure()
+        with enable_grad():
+            loss = closure()
+        self._step()
+        return loss
+
+    @again
+    def _step(self) -> None:
+        self._check_members()
         due = self._due()
         with phase("update", type(self).__name__):
             self._update(due)
-        return loss
 
     def _due(self) -> list[_Due]:
         """The parameters that have a gradient, everything checked."""

@@ -31,7 +31,7 @@ from gtensor.engine.tape.levels import Traced, underlying
 from gtensor.engine.tape.op import Op
 from gtensor.engine.tape.record import Record, new_record
 from gtensor.settings import settings
-from gtensor.system.bus import ListenerError
+from gtensor.system.bus import ListenerError, bus, here
 
 if TYPE_CHECKING:
 
@@ -183,6 +183,8 @@ def _into_first(
             storage.version += 1
             storage.writer = writer
             target._version = storage.version
+            if bus.listeners and here.recorder is not None:
+                here.recorder.wrote(target)
     if tracked:
         storage.history = True
         handles: list[object] = [None, *others, target]

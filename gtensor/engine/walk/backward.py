@@ -134,6 +134,8 @@ def _step(
     else:
         step = RecordedStep(wanted) if create_graph else RawStep(wanted)
     step.level, step.create_graph, step.keep = node.level, create_graph, keep
+    if bus.listeners and scope.recorder is not None:
+        scope.recorder.listen(step)
     return step
 
 
@@ -246,6 +248,8 @@ def _commit(
                     grad = _added(grad, node.grad)
                 nodes.append(node)
                 totals.append(grad)
+            if bus.listeners and scope.recorder is not None:
+                scope.recorder.stores(nodes, totals)
             deque(map(setattr, nodes, repeat("grad"), totals), 0)
         finally:
             _committing = False

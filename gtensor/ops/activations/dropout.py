@@ -18,6 +18,7 @@ import numpy as np
 from gtensor.backend import Device, host
 from gtensor.backend.kernels import elementwise
 from gtensor.creation.new_tensors import ones
+from gtensor.engine.handle.context import again
 from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.in_place import check_target
@@ -208,6 +209,7 @@ class _Seeds:
 _SEEDS = 64  # in a buffer
 
 
+@again
 def _draw() -> int:
     return int(generator().integers(2**63))
 

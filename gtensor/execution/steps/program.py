@@ -1,0 +1,258 @@
+"""A recording as a program: straight text of its calls, which a replay runs.
+
+Each value is a local variable, deleted after its last use, so that a replay needs the memory that
+the step does. Lasting arrays (parameters, buffers) are read through weak references: a program
+whose parameters were replaced does not run.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gtensor.engine.handle.storage import GIVEN, UNREAD, Storage
+from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.run.writable import count_write
+from gtensor.execution.steps.comparing import values_of
+from gtensor.execution.steps.recorder import Call, Constant, Recorder, Stored, Value, Written
+from gtensor.func.trees import leaves
+from gtensor.settings import settings
+from gtensor.system.written_code import written
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.execution.steps.results import Results
+
+_LITERAL = (bool, int, float, str, type(None))
+
+
+class Moved(Exception):
+    """An array that the program reads is gone, or a `.grad` is not as it was recorded."""
+
+
+class Program:
+    """A recorded step that can be replayed."""
+
+    def __init__(self, recording: Recorder, results: Results) -> None:
+        self.recording = recording
+        self.results = results
+        text = _Text(recording, results)
+        self.text = text.whole()
+        self._external = text.external  # weak references to arrays, in the text's order
+        self._run = written(self.text, text.scope, "replay", "replay")
+        self.lines = text.lines
+        self._build = results.builder()
+
+    def replay(self, arguments: Sequence[Tensor]) -> Any:
+        """Run the program on these arguments. Raises Moved before anything is done."""
+        external = [ref() for ref in self._external]
+        if None in map(_is_none, external):
+            raise Moved
+        arrays = self._run(arguments, external)
+        return self._build(arguments, arrays)
+
+
+def _is_none(value: Any) -> Any:
+    return None if value is None else 0
+
+
+class _Text:
+    """Writes the text of a recording."""
+
+    def __init__(self, recording: Recorder, results: Results) -> None:
+        self.scope: dict[str, Any] = {"asarray": np.asarray}
+        self.external: list[weakref.ref[Any]] = []
+        self.lines: list[Any] = []  # by line of the text: the call, or None
+        self._names: dict[int, str] = {}  # id of an object in the scope -> its name
+        self._recording = recording
+        self._calls = _needed(recording, results)
+        self._results = results
+
+    def whole(self) -> str:
+        recording, calls = self._recording, self._calls
+        uses: dict[int, int] = {}  # value -> the call that uses it last
+        for at, call in enumerate(calls):
+            for number in _read(call):
+                uses[number] = at
+        last: dict[int, list[int]] = {}
+        returned = {*self._results.numbers()}
+        for number, at in uses.items():
+            if number not in returned:
+                last.setdefault(at, []).append(number)
+        body: list[tuple[str, Any]] = []
+        for number, facts in enumerate(recording.values):
+            if facts.kind == "argument" and (number in uses or number in returned):
+                body.append((f"v{number} = x[{facts.root.argument}]._array", None))
+        outside = [n for n, facts in enumerate(recording.values)
+                   if facts.kind == "external" and (n in uses or n in returned)]
+        for number in outside:
+            self.external.append(recording.values[number].array)  # type: ignore[arg-type]
+        if outside:
+            body.append((f"[{', '.join(f'v{n}' for n in outside)}] = external", None))
+        for at, call in enumerate(calls):
+            body += [(line, call) for line in self._lines(call)]
+            gone = last.get(at, [])
+            unused = [n for n in _makes(call) if n not in uses and n not in returned]
+            if gone or unused:
+                body.append((f"del {', '.join(f'v{n}' for n in sorted({*gone, *unused}))}", None))
+        found = ", ".join(f"v{n}" for n in self._results.numbers())
+        body.append((f"return [{found}]", None))
+        self.lines = [None, *[call for _, call in body]]
+        return "def replay(x, external):\n" + "".join(f"    {line}\n" for line, _ in body)
+
+    def _lines(self, call: Any) -> list[str]:
+        if isinstance(call, Written):
+            return [f"{self._name(_counter(call))}(x)"]
+        if isinstance(call, Stored):
+            values = "".join("None, " if n is None else f"v{n}, " for _, n, _ in call.entries)
+            return [f"{self._name(_storing(call, self._recording))}(x, ({values}))"]
+        if call.host:
+            return self._host_lines(call)
+        function = _short(call, self._recording)
+        given = [self._code(a) for a in call.args]
+        given += [f"{key}={self._code(a)}" for key, a in call.params.items()]
+        text = f"{self._name(function)}({', '.join(given)})"
+        read = {*values_of((call.args, call.params))}
+        made = ["_" if n is None or n in read else f"v{n}" for n in call.made]
+        if not call.several:
+            if made == ["_"]:
+                return [text]
+            return [f"{made[0]} = " + (f"asarray({text})" if call.asarray else text)]
+        lines = [f"{', '.join(made)}{',' * (len(made) == 1)} = {text}"]
+        return lines + [f"{made[i]} = asarray({made[i]})" for i in call.asarray if made[i] != "_"]
+
+    def _host_lines(self, call: Call) -> list[str]:
+        numbers = [n for n in call.made if n is not None]
+        text = f"{self._name(_again(call))}()"
+        if not numbers:
+            return [text]
+        return [f"{', '.join(f'v{n}' for n in numbers)}, = {text}"]
+
+    def _code(self, value: Any) -> str:
+        if isinstance(value, Value):
+            return f"v{value.number}"
+        if isinstance(value, _LITERAL) and type(value) in _LITERAL and (
+                type(value) is not float or math.isfinite(value)):
+            return repr(value)
+        if type(value) in (tuple, list) and values_of(value):
+            inner = ", ".join(map(self._code, value))
+            return f"[{inner}]" if type(value) is list else f"({inner}{',' * (len(value) == 1)})"
+        if type(value) is dict and values_of(value):
+            return "{" + ", ".join(f"{k!r}: {self._code(v)}" for k, v in value.items()) + "}"
+        if isinstance(value, Constant):
+            value = value.array
+        return self._name(value)
+
+    def _name(self, value: Any) -> str:
+        name = self._names.get(id(value))
+        if name is None:
+            kind = getattr(value, "__name__", type(value).__name__)
+            plain = "".join(c if c.isalnum() else "_" for c in kind)
+            name = self._names[id(value)] = f"{plain}_{len(self._names)}"
+            self.scope[name] = value
+        return name
+
+
+def _read(call: Any) -> list[int]:
+    """The values that a call uses."""
+    if isinstance(call, Written):
+        return []
+    if isinstance(call, Stored):
+        return [number for _, number, _ in call.entries if number is not None]
+    return [] if call.host else values_of((call.args, call.params))
+
+
+def _makes(call: Any) -> list[int]:
+    if not isinstance(call, Call):
+        return []
+    known = {*_read(call)}
+    return [n for n in call.made if n is not None and n not in known]
+
+
+def _needed(recording: Recorder, results: Results) -> list[Any]:
+    """The calls, without views that last by themselves."""
+    calls = []
+    for call in recording.calls:
+        if isinstance(call, Call) and call.name == "view" and call.op is None:
+            (number,) = call.made
+            facts = recording.values[number]  # type: ignore[index]
+            base = recording.values[call.args[0].number]
+            if base.kind == "external" and facts.array is not None and facts.array() is not None:
+                facts.kind = "external"  # it lives on, such as a transposed weight
+                continue
+        calls.append(call)
+    return calls
+
+
+def _short(call: Call, recording: Recorder) -> Callable[..., Any]:
+    """NumPy's own function where the path would only choose it, for small arrays."""
+    plain = getattr(call.function, "plain", None)
+    if not isinstance(plain, np.ufunc) or call.params.keys() - {"out"}:
+        return call.function
+    sizes = 1
+    for number in values_of(call.args):
+        sizes *= max(1, math.prod(recording.values[number].shape))
+    return plain if 16 * sizes < settings.arena_min_bytes else call.function
+
+
+def _counter(call: Written) -> Callable[[Sequence[Tensor]], None]:
+    """Counts a write, as the recorded one was."""
+    argument, tensor = call.argument, call.tensor
+    if argument is not None:
+        return lambda x: count_write(x[argument])
+    handle = None if tensor is None else tensor()
+    if handle is not None:
+        ref = weakref.ref(handle)
+
+        def count(x: Sequence[Tensor]) -> None:
+            found = ref()
+            if found is not None:
+                count_write(found)
+
+        return count
+    storage = call.storage
+
+    def count_storage(x: Sequence[Tensor]) -> None:
+        storage.version += 1
+        storage.writer = 0
+
+    return count_storage
+
+
+def _storing(call: Stored, recording: Recorder) -> Callable[[Sequence[Tensor], Any], None]:
+    """Makes arrays the `.grad` of leaves."""
+    plan = []
+    for place, (node, number, first) in enumerate(call.entries):
+        if callable(node):  # a leaf of the step itself
+            continue
+        plan.append((node, place, first))
+
+    def store(x: Sequence[Tensor], arrays: Sequence[Any]) -> None:
+        for node, place, first in plan:
+            leaf = x[node]._node if type(node) is int else node
+            if first and leaf.grad is not None:
+                raise RuntimeError("a captured step found a gradient where there was none when it "
+                                   "was recorded; call zero_grad() within the step")
+            array = arrays[place]
+            leaf.grad = None if array is None else wrap(array, leaf.device, UNREAD)
+
+    return store
+
+
+def _again(call: Call) -> Callable[[], Any]:
+    """The call of a function that reads or changes Python's state; its arrays and integers."""
+    function, args, kwargs = call.function, call.args, call.params
+    places = [i for i, n in enumerate(call.made) if n is not None]
+    if not places:
+        return lambda: function(*args, **kwargs)
+
+    def again() -> list[Any]:
+        found = leaves(function(*args, **kwargs))
+        return [x._array if isinstance(x, Tensor) else x
+                for x in [found[i][1] for i in places]]
+
+    return again
