@@ -473,7 +473,14 @@ def wrap(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
 
 def zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
     """A tensor of zeros: a gradient or a tangent that is constant."""
-    return wrap(device.fill(device.empty(shape, dtype, "gradient"), 0), device)
+    array = _zeros(device, shape, dtype)
+    if bus.listeners and here.recorder is not None:
+        here.recorder.note("zeros", _zeros, (device, shape, dtype), {}, array)
+    return wrap(array, device)
+
+
+def _zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    return device.fill(device.empty(shape, dtype, "gradient"), 0)
 
 
 def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:

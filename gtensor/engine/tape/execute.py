@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend import DeviceError
-from gtensor.system.bus import bus, heard
+from gtensor.system.bus import bus, heard, here
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -59,6 +59,13 @@ class _Aside:
     def __init__(self, name: str, device: Device) -> None:
         self.name = name
         self.device = device
+
+
+def run_noted(name: str, device: Device, function: Callable[..., Any], *given: Any) -> Any:
+    """A function of the device that only a recorder of steps is told of, as an op of that name."""
+    if bus.listeners and here.recorder is not None:
+        return heard(_Aside(name, device), "forward", function, given)
+    return function(*given)
 
 
 def run_aside(

@@ -37,7 +37,7 @@ from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.handle.node import CONSUMED, FREE, WALKED, Node, Tape
 from gtensor.engine.handle.storage import BORROWED, GIVEN, UNREAD, Storage
 from gtensor.engine.handle.tensor import Tensor, check_like, wrap
-from gtensor.engine.tape.execute import run_aside
+from gtensor.engine.tape.execute import run_noted
 from gtensor.engine.tape.record import Record
 from gtensor.engine.tape.taken import Takeable
 from gtensor.settings import settings
@@ -486,9 +486,7 @@ class RawStep(Step["Array"]):
 
     def _empty(self, node: Node, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         """New memory for a gradient."""
-        if self.arrays is raw:
-            return node.device.empty(shape, dtype, "gradient")
-        return run_aside("gradient", node.device, node.device.empty, shape, dtype, "gradient")
+        return run_noted("gradient", node.device, node.device.empty, shape, dtype, "gradient")
 
     def _placed(self, node: Node) -> Array | None:
         """The memory of a node's collector, in its slot from now on; None without one."""

@@ -204,6 +204,14 @@ class Recorder:
                                tuple(made), False, frozenset(), None, where, host=True))
         return result
 
+    def literal(self, data: Any, made: Tensor) -> None:
+        """A tensor was made of Python's numbers: each replay makes it of the same ones."""
+        numbers = _is_plain(data)
+        if numbers:
+            values = made._device.to_numpy(made._array).copy()
+            values.flags.writeable = False
+            self.note("tensor", _copied, (made._device, Constant(values)), {}, made._array)
+
     def wrote(self, tensor: Tensor) -> None:
         """A write through the tensor's handle was counted."""
         root = self._roots.get(id(owner(tensor._array)))
@@ -396,6 +404,17 @@ class _Noting:
             noted.batch = path.batch  # type: ignore[attr-defined]  # of `ns.formula`
         setattr(self, name, noted)
         return noted
+
+
+def _is_plain(data: Any) -> bool:
+    """Whether data are Python's numbers, perhaps in lists."""
+    if isinstance(data, (list, tuple)):
+        return all(map(_is_plain, data))
+    return isinstance(data, (bool, int, float, complex))
+
+
+def _copied(device: Device, values: np.ndarray) -> Array:
+    return device.copy(device.from_numpy(values), label="tensor")
 
 
 def _is_array(value: object) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from gtensor.backend import device_of
 from gtensor.engine.handle.namespaces import raw
 from gtensor.engine.handle.tensor import Tensor, wrap
-from gtensor.engine.tape.execute import run_aside
+from gtensor.engine.tape.execute import run_noted
 from gtensor.engine.tape.levels import Traced, underlying
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, below, normal
@@ -29,7 +29,6 @@ from gtensor.ops.define.batching import (
 )
 from gtensor.ops.define.path_builders import placed, settled
 from gtensor.ops.define.pointwise import zero_tangent
-from gtensor.system.bus import bus, here
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -83,11 +82,8 @@ def check_range(
             raise ValueError(f"{name} was given {indices.size} indices, each a {what}, and nothing "
                              "that they can choose from; wanted at least one")
         return
-    array, facts = underlying(indices)._array, (name, what, limit, ignored)
-    if bus.listeners and here.recorder is not None:  # replays check their values, too
-        run_aside("check_range", device, _refuse_outside, array, *facts)
-    else:
-        _refuse_outside(array, *facts)
+    run_noted("check_range", device, _refuse_outside, underlying(indices)._array, name, what, limit,
+              ignored)
 
 
 def _refuse_outside(
