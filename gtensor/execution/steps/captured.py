@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -21,50 +23,66 @@ from gtensor.execution.steps.results import Results
 from gtensor.func.trees import leaves
 from gtensor.system.bus import Registered, bus, here
 from gtensor.system.interrupts import Undone
+from gtensor.system.structure import structure
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_FEW = 3  # recordings of a signature, two of which in a row must be equal
+_MANY = 16  # signatures, of which a warning tells
 
 
 class CaptureError(RuntimeError):
-    """A step cannot be captured. It has run as always; `result` is what it returned."""
+    """A step cannot be captured.
+
+    If it has run, as it always would, `result` is what it returned; else it is None.
+    """
 
     result: Any = None
 
 
 class Captured(Generic[P, R]):
-    """A function of tensors whose calls are replayed. Made by `capture`."""
+    """A function of tensors whose calls are replayed; made by `capture`, which has the rules."""
 
-    def __init__(self, function: Callable[P, R]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[P, R], fuse: bool | str, check: int) -> None:
         functools.update_wrapper(self, function)
+        self.function = function
+        self._fuse, self._check = fuse, check
         self._lock = threading.RLock()
-        self.programs: dict[Hashable, _Signature] = {}
+        self._signatures: dict[Hashable, _Signature] = {}
+        self._outside: Any = None
+        self._eager = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if here.recorder is not None or STATE.levels:
-            return self.function(*args, **kwargs)  # part of another step, or of a transform
+        if self._eager or here.recorder is not None or STATE.levels:
+            return self.function(*args, **kwargs)  # a part of another step, or of a transform
         found = leaves((args, kwargs))
         tensors = [x for _, x in found if isinstance(x, Tensor)]
         if any(isinstance(x, Traced) for x in tensors):
             return self.function(*args, **kwargs)
-        key = _signature(found)
+        key = _key(self, found)
         with self._lock:
-            known = self.programs.get(key)
+            known = self._signatures.get(key)
             if known is None:
-                known = self.programs[key] = _Signature()
-            if known.program is not None:
-                try:
-                    return known.program.replay(tensors)
-                except Moved:
-                    known.program = None
-                    known.recordings.clear()
+                known = self._signatures[key] = _Signature()
+                self._warn_of_many()
+            program = known.program(self._state())
+            if program is not None:
+                known.replays += 1
+                if not self._check or known.replays % self._check:
+                    try:
+                        return program.replay(tensors)
+                    except Moved:
+                        known.programs.remove(program)
             return self._record(known, tensors, args, kwargs)
+
+    def _state(self) -> Hashable:
+        """What a program takes for granted."""
+        return structure.epoch
 
     def _record(
         self, known: _Signature, tensors: list[Tensor], args: Any, kwargs: Any
     ) -> Any:
-        """Run the function as always, and record it."""
+        """Run the function as always, record it, and compare it with earlier recordings."""
         recorder = Recorder(tensors)
         listener = Registered(recorder)
         with Undone(functools.partial(_stop, listener)):
@@ -75,36 +93,92 @@ class Captured(Generic[P, R]):
         results = Results(recorder, result)
         results.detach(result)
         reason = recorder.reason()
-        recordings = known.recordings
         if reason is None:
-            for earlier, its_results in recordings:
-                if earlier.values is None:
-                    continue
-                reason = difference(earlier, recorder, (its_results, results))
-                if reason is None:
-                    known.program = Program(recorder, results)
-                    recordings.clear()
-                    return result
-            recordings.append((recorder, results))
-            if len(recordings) < 3:
-                return result
-        recordings.clear()
-        error = CaptureError(f"{_name(self.function)} cannot be captured: {reason}")
-        error.result = result
-        raise error
+            reason = known.add(recorder, results, self._state(), self._fuse)
+        if reason is not None:
+            known.recordings.clear()
+            error = CaptureError(f"{_name(self.function)} cannot be captured: {reason}")
+            error.result = result
+            raise error
+        return result
+
+    def _warn_of_many(self) -> None:
+        if len(self._signatures) == _MANY:
+            *_, before, last = self._signatures
+            warnings.warn(
+                f"{_name(self.function)} was called with {_MANY} signatures, each of which is "
+                f"recorded; the last one differs from the one before in {_changed(before, last)}: "
+                "give numbers that change as tensors, and batches one shape", stacklevel=3)
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs, in the order in which their signatures were first called."""
+        return [program for known in self._signatures.values() for program in known.programs]
+
+    def text(self) -> str:
+        """The programs as Python text: what replays run."""
+        return "\n".join(program.text for program in self.programs)
+
+    def report(self) -> str:
+        """A line per program: calls, replays, and what it takes."""
+        lines = [f"{_name(self.function)}: {len(self._signatures)} signatures"]
+        for key, known in self._signatures.items():
+            lines.append(f"  {_described(key)}: {known.replays} replays")
+            lines += [f"    {program.report()}" for program in known.programs]
+            if known.recordings:
+                lines.append(f"    recorded {len(known.recordings)} of 2 times")
+        return "\n".join(lines)
 
     def clear(self) -> None:
         """Forget all programs."""
         with self._lock:
-            self.programs.clear()
+            self._signatures.clear()
+
+    @contextmanager
+    def eager(self) -> Iterator[None]:
+        """Within the block calls run the function itself, in all threads."""
+        before, self._eager = self._eager, True
+        try:
+            yield
+        finally:
+            self._eager = before
 
 
 class _Signature:
-    """What is known of one signature."""
+    """What is known of one signature: programs, and recordings that wait for an equal one."""
 
     def __init__(self) -> None:
-        self.program: Program | None = None
+        self.programs: list[Program] = []  # the last used first
         self.recordings: list[tuple[Recorder, Results]] = []
+        self.replays = 0
+
+    def program(self, state: Hashable) -> Program | None:
+        """The program for a state."""
+        for program in self.programs:
+            if program.state == state:
+                return program
+        return None
+
+    def add(
+        self, recorder: Recorder, results: Results, state: Hashable, fuse: bool | str
+    ) -> str | None:
+        """Keep a recording, or make a program if it equals an earlier one; else what differs."""
+        for program in self.programs:
+            if difference(program.recording, recorder, (program.results, results)) is None:
+                program.state = state
+                return None
+        reason = None
+        if self.recordings:
+            earlier, its_results = self.recordings[-1]
+            reason = difference(earlier, recorder, (its_results, results))
+            if reason is None:
+                self.programs.insert(0, Program(recorder, results, state, fuse))
+                self.recordings.clear()
+                return None
+        self.recordings.append((recorder, results))
+        return reason if len(self.recordings) == _FEW else None
 
 
 def _stop(listener: Registered) -> None:
@@ -116,30 +190,108 @@ def _name(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
-def _signature(found: Sequence[tuple[str, Any]]) -> Hashable:
+def _key(captured: Captured[..., Any], found: Sequence[tuple[str, Any]]) -> Hashable:
     """What a program is made for: facts of tensors, values of others, modes."""
-    key: list[Any] = [grad_enabled(), default_device(), get_default_dtype()]
     casts = current_casts()
-    key.append(None if casts is None else casts.dtype)
+    key: list[Any] = [(grad_enabled(), default_device(), get_default_dtype(),
+                       None if casts is None else casts.dtype)]
     owners: dict[int, int] = {}
     for path, x in found:
         if isinstance(x, Tensor):
             array, node = x._array, x._node
             if isinstance(node, Record):
-                raise CaptureError(f"a captured step was given a tensor with a history as{path}; "
-                                   "wanted tensors without one: detach() it")
+                raise CaptureError(f"{_name(captured.function)} is captured and was given a tensor "
+                                   f"with a history as argument {path}; wanted one without: "
+                                   "detach() it")
             base = array.base
             own = id(base if type(base) is type(array) else array)
             key.append((path, array.shape, array.dtype, array.strides, x._device,
                         node is not None, owners.setdefault(own, len(owners))))
         elif isinstance(x, np.ndarray):
-            raise CaptureError(f"a captured step was given a NumPy array as{path}; wanted a tensor: "
-                               "gt.asarray() makes one over its memory")
+            raise CaptureError(f"{_name(captured.function)} is captured and was given a NumPy array "
+                               f"as argument {path}; wanted a tensor: gt.asarray() makes one over "
+                               "its memory")
         else:
             key.append((path, type(x), x))
-    return tuple(key)
+    made = tuple(key)
+    try:
+        hash(made)
+    except TypeError:
+        raise CaptureError(f"{_name(captured.function)} is captured and was given a value that has "
+                           "no hash among its arguments; wanted tensors, numbers, strings and "
+                           "objects, also in lists and dicts") from None
+    return made
 
 
-def capture(function: Callable[P, R]) -> Captured[P, R]:
-    """A step that is recorded once and replayed; see the class."""
-    return Captured(function)
+def _described(key: Any) -> str:
+    """A signature in words."""
+    return ", ".join(f"{path} {shape}" if len(rest) > 1 else f"{path} = {rest[0]!r}"
+                     for path, shape, *rest in key[1:])
+
+
+def _changed(before: Any, last: Any) -> str:
+    """The first thing in which two signatures differ."""
+    for one, other in zip(before, last, strict=False):
+        if one != other:
+            return f"argument {other[0]}: {one[1:]} and {other[1:]}"
+    return "the number of arguments"
+
+
+@overload
+def capture(function: Callable[P, R], fuse: bool | str = True, check: int = 0) -> Captured[P, R]: ...
+
+
+@overload
+def capture(
+    function: None = None, fuse: bool | str = True, check: int = 0
+) -> Callable[[Callable[P, R]], Captured[P, R]]: ...
+
+
+def capture(function: Any = None, fuse: bool | str = True, check: int = 0) -> Any:
+    """A step that runs twice as it is, is recorded and compared meanwhile, and then is replayed.
+
+        @gt.capture
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+    A replay runs the paths and backward rules that the step ran, on new arguments, without the
+    Python around them: results, gradients, parameters and random numbers are those of the step
+    itself, bit for bit. It is made for the shapes, dtypes, devices and values of the arguments; for
+    others the step is recorded anew. Options of optimizers, schedules, loss scales, averages and
+    seeds are live. Gradients belong inside: a result has no history.
+
+    What a replay could not repeat is refused by CaptureError, after the call has run as always
+    (`error.result` is what it returned): values read in Python, NumPy data made inside, Python
+    state that changes from call to call, tensors of an earlier call.
+
+    Args:
+        function: of tensors, also in lists, tuples, dicts and dataclasses; other arguments are part
+            of the signature. Without one, `capture` returns a decorator.
+        fuse: whether elementwise ops are composed; "relaxed" also folds constants, which changes
+            the last bits.
+        check: every so many calls the step runs as it is and is compared with its program; 0 is
+            never.
+
+    `step.programs`, `step.text()` and `step.report()` tell what is known, `step.clear()` forgets
+    it, and within `with step.eager():` calls run the function itself. Calls of several threads take
+    turns.
+
+    Source: the recording at the level of calls is that of CUDA graphs and of `torch.cuda.graphs`;
+    comparing two recordings is our own.
+
+    Raises TypeError for a `function` that cannot be called, ValueError for another `fuse` or a
+    negative `check`.
+    """
+    if function is None:
+        return functools.partial(capture, fuse=fuse, check=check)
+    if not callable(function):
+        raise TypeError(f"capture was given {type(function).__name__}; wanted a function")
+    if fuse not in (True, False, "relaxed"):
+        raise ValueError(f"capture was given fuse={fuse!r}; wanted True, False or 'relaxed'")
+    if not isinstance(check, int) or check < 0:
+        raise ValueError(f"capture was given check={check!r}; wanted a whole number of 0 or more")
+    return Captured(function, fuse, check)

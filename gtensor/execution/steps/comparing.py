@@ -24,7 +24,7 @@ def difference(
         if one is None or other is None:
             call = one or other
             where, which = place(*call.where), ("only once", "the second time only")[one is None]
-            return f"{_named(call)} ran {which} ({where})"
+            return f"{named(call)} ran {which} ({where})"
         found = _between(one, other)
         if found:
             return f"{found} ({place(*other.where)})"
@@ -41,7 +41,7 @@ def difference(
     return results[0].difference(results[1])
 
 
-def _named(call: Call | Written | Stored) -> str:
+def named(call: Call | Written | Stored) -> str:
     if isinstance(call, Call):
         return call.name
     return "the write of a tensor" if isinstance(call, Written) else "the storing of gradients"
@@ -69,7 +69,7 @@ def values_of(coded: Any) -> list[int]:
 def _between(one: Any, other: Any) -> str | None:
     """What differs between two entries; None if nothing does."""
     if type(one) is not type(other):
-        return f"{_named(one)} was {_named(other)} the second time"
+        return f"{named(one)} was {named(other)} the second time"
     if isinstance(one, Written):
         same = one.argument == other.argument and one.storage is other.storage or (
             one.argument is not None and one.argument == other.argument)

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine.handle.storage import GIVEN, UNREAD, Storage
+from gtensor.engine.handle.storage import UNREAD
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.writable import count_write
+from gtensor.execution.steps.comparing import named as _named
 from gtensor.execution.steps.comparing import values_of
 from gtensor.execution.steps.recorder import Call, Constant, Recorder, Stored, Value, Written
 from gtensor.func.trees import leaves
 from gtensor.settings import settings
+from gtensor.system.source_line import place
 from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
@@ -35,29 +37,58 @@ class Moved(Exception):
 
 
 class Program:
-    """A recorded step that can be replayed."""
+    """A recorded step that can be replayed; `state` is what it takes for granted."""
 
-    def __init__(self, recording: Recorder, results: Results) -> None:
+    def __init__(
+        self, recording: Recorder, results: Results, state: Hashable, fuse: bool | str
+    ) -> None:
         self.recording = recording
         self.results = results
+        self.state = state
         text = _Text(recording, results)
         self.text = text.whole()
         self._external = text.external  # weak references to arrays, in the text's order
         self._run = written(self.text, text.scope, "replay", "replay")
-        self.lines = text.lines
+        self._lines = text.lines
         self._build = results.builder()
 
     def replay(self, arguments: Sequence[Tensor]) -> Any:
         """Run the program on these arguments. Raises Moved before anything is done."""
         external = [ref() for ref in self._external]
-        if None in map(_is_none, external):
-            raise Moved
-        arrays = self._run(arguments, external)
+        for array in external:
+            if array is None:
+                raise Moved
+        try:
+            arrays = self._run(arguments, external)
+        except BaseException as error:  # undone: the error is told where it happened
+            self._explain(error)
+            raise
         return self._build(arguments, arrays)
 
+    def _explain(self, error: BaseException) -> None:
+        """Note the user's line, and what of the step is done."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code is not self._run.__code__:
+            trace = trace.tb_next
+        if trace is None:
+            return
+        done, call = self._lines[:trace.tb_lineno - 1], self._lines[trace.tb_lineno - 1]
+        effects = [_effect(c) for c in dict.fromkeys(done) if c is not None]
+        told = ", ".join(filter(None, effects)) or "nothing that lasts"
+        name = "" if call is None else f" at {_named(call)} ({place(*call.where)})"
+        error.add_note(f"a captured step ended{name}; done before: {told}")
 
-def _is_none(value: Any) -> Any:
-    return None if value is None else 0
+    def report(self) -> str:
+        """Its calls in numbers."""
+        calls = [c for c in self.recording.calls if isinstance(c, Call)]
+        return f"{len(calls)} calls recorded, {sum(c.host for c in calls)} of them of Python"
+
+
+def _effect(call: Any) -> str:
+    """What a call leaves behind, in words; "" for a value alone."""
+    if isinstance(call, Call):
+        return call.name if call.host else ""
+    return "gradients stored" if isinstance(call, Stored) else "a tensor written"
 
 
 class _Text:
