@@ -524,7 +524,7 @@ def _drawn(
     wanted = (index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(index, shape))
     with drawing_from(source):
         found = _of_examples(name, wanted, draw) if vectorizing() else draw(wanted)
-    return found.requires_grad_() if requires_grad else found
+    return found._begin_as_leaf() if requires_grad else found
 
 
 def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:

@@ -60,7 +60,7 @@ def tensor(
                                 "that requires a gradient, which would be lost; detach() it first")
         return asarray(data, wanted, place, copy=True)
     result = wrap(place.copy(_on(place, source), dtype=wanted, label="tensor"), place)
-    return result.requires_grad_() if requires_grad else result
+    return result._begin_as_leaf() if requires_grad else result
 
 
 def asarray(
@@ -146,7 +146,7 @@ def empty(
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
     result = wrap(place.empty(sizes, wanted, "empty"), place)
-    return result.requires_grad_() if requires_grad else result
+    return result._begin_as_leaf() if requires_grad else result
 
 
 def zeros(
