@@ -530,7 +530,7 @@ def _drawn(
     wanted = (index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(index, shape))
     draws = partial(_draws, draw, source)
     found = _of_examples(name, wanted, draws) if vectorizing() else draws(wanted)
-    return found.requires_grad_() if requires_grad else found
+    return found._begin_as_leaf() if requires_grad else found
 
 
 @again

@@ -64,7 +64,7 @@ def tensor(
     result = wrap(place.copy(_on(place, source), dtype=wanted, label="tensor"), place)
     if bus.listeners and here.recorder is not None:
         here.recorder.literal(data, result)
-    return result.requires_grad_() if requires_grad else result
+    return result._begin_as_leaf() if requires_grad else result
 
 
 def asarray(
@@ -150,7 +150,7 @@ def empty(
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
     result = wrap(run_noted("empty", place, place.empty, sizes, wanted, "empty"), place)
-    return result.requires_grad_() if requires_grad else result
+    return result._begin_as_leaf() if requires_grad else result
 
 
 def zeros(

@@ -248,6 +248,7 @@ def remove_weight_norm(module: M, name: str = "weight") -> M:
     trained = any(part.requires_grad for part in found.parts(module))
     with no_grad():
         weight = Parameter(found.weight(module).clone(), trained)
+    module._note_change("a hook", "removed")
     del module._forward_pre_hooks[key]
     for end in ("_g", "_v", ""):
         delattr(module, name + end)

@@ -18,6 +18,7 @@ from gtensor.engine.run.writable import refuse_unwritable
 from gtensor.engine.tape.op import Op
 from gtensor.nn.module import Module
 from gtensor.ops.define.updates import update_of
+from gtensor.system import structure
 from gtensor.system.bus import phase
 from gtensor.system.documents import UNLOADED, Facts, is_number, plain
 from gtensor.system.interrupts import undivided
@@ -167,6 +168,8 @@ class Optimizer:
         if len({id(p) for p in known}) != len(known):
             raise ValueError(f"{type(self).__name__} was given a parameter twice; wanted each once")
         slots = self._slots_of(group)
+        if self._known:  # else it is being made
+            structure.changed(f"add_param_group() of {type(self).__name__}")
         self.param_groups.append(group)
         self._slots.append(slots)
         self._known.append(_Known(group))
@@ -382,9 +385,11 @@ class Optimizer:
             raise ValueError(f"a group of {type(self).__name__} is without the options "
                              f"{sorted(missing)}; wanted {', '.join(self.defaults)}")
         self.check_options(group)
-        known.states = self.states_of(group)
-        known.params = self.options(group)
-        known.flags = update_of(self.update).flags(known.params)
+        states, params = self.states_of(group), self.options(group)
+        flags = update_of(self.update).flags(params)
+        if known.params and (states, flags) != (known.states, known.flags):
+            structure.changed(f"an option of {type(self).__name__} that is no number was set")
+        known.states, known.params, known.flags = states, params, flags
         options = {**group, "params": None}
         if all(map(_fixed, options.values())):
             known.options = options

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -133,7 +133,7 @@ class Tensor(Interchange, Methods):
         copy._array, copy._device = self._device.copy(self._array), self._device
         copy._storage, copy._version, copy._node = GIVEN, GIVEN.version, None
         if self.requires_grad:
-            copy.requires_grad_().grad = deepcopy(self.grad, memo)
+            copy._begin_as_leaf().grad = deepcopy(self.grad, memo)
         return copy
 
     def __repr__(self) -> str:
@@ -248,13 +248,26 @@ class Tensor(Interchange, Methods):
                                     "use detach() for a tensor without its history")
         elif not requires_grad:
             self._refuse_cut("requires_grad_(False)")
+            self._count("requires_grad_(False)")
             self._node = None  # `leaf` stays set: another handle on the storage may be a leaf
         elif node is None:
-            if not is_floating(self.dtype):
-                raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
-                                "gradients need a floating-point dtype")
-            self._node = self._leaf()
+            self._begin_as_leaf()
+            self._count("requires_grad_()")
         return self
+
+    def _begin_as_leaf(self) -> Self:
+        """`requires_grad_()` of a tensor that no other code has yet."""
+        if not is_floating(self.dtype):
+            raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
+                            "gradients need a floating-point dtype")
+        self._node = self._leaf()
+        return self
+
+    def _count(self, what: str) -> None:
+        """Tell recorded steps of a change."""
+        from gtensor.system import structure
+
+        structure.changed(f"{what} of a tensor of shape {self.shape}")
 
     def _leaf(self) -> Leaf:
         """A new leaf for this handle's values."""
@@ -291,7 +304,10 @@ class Tensor(Interchange, Methods):
 
     def retain_grad(self) -> None:
         """Let backward() store this tensor's gradient in `.grad` although it is not a leaf."""
-        self._tracked_node("retain_grad()").retain = True
+        node = self._tracked_node("retain_grad()")
+        if not node.retain:
+            self._count("retain_grad()")
+            node.retain = True
         # Writes through views look for this handle among those of the storage, where it is missing
         # if a save made the storage.
         storage = self._own_storage()
@@ -486,7 +502,7 @@ def _zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Array:
 def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:
     place = get_device(device)
     result = wrap(place.copy(place.from_numpy(values)), place)
-    return result.requires_grad_() if requires_grad else result
+    return result._begin_as_leaf() if requires_grad else result
 
 
 _unpickled.__module__ = "gtensor"  # pickles name it, and outlive the places of files

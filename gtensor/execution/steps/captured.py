@@ -21,9 +21,9 @@ from gtensor.execution.steps.program import Moved, Program
 from gtensor.execution.steps.recorder import Recorder
 from gtensor.execution.steps.results import Results
 from gtensor.func.trees import leaves
+from gtensor.system import structure
 from gtensor.system.bus import Registered, bus, here
 from gtensor.system.interrupts import Undone
-from gtensor.system.structure import structure
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,7 +76,7 @@ class Captured(Generic[P, R]):
             return self._record(known, tensors, args, kwargs)
 
     def _state(self) -> Hashable:
-        """What a program takes for granted."""
+        """What programs take for granted."""
         return structure.epoch
 
     def _record(
@@ -94,6 +94,7 @@ class Captured(Generic[P, R]):
         results.detach(result)
         reason = recorder.reason()
         if reason is None:
+            structure.settle()
             reason = known.add(recorder, results, self._state(), self._fuse)
         if reason is not None:
             known.recordings.clear()
