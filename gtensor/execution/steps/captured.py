@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import numpy as np
 
 from gtensor.backend import default_device, get_default_dtype
-from gtensor.engine.handle.context import STATE, current_casts, grad_enabled
+from gtensor.engine.handle.context import STATE, casting, current_casts, grad_enabled
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import Traced
 from gtensor.engine.tape.record import Record
@@ -83,15 +83,18 @@ class Captured(Generic[P, R]):
         self, known: _Signature, tensors: list[Tensor], args: Any, kwargs: Any
     ) -> Any:
         """Run the function as always, record it, and compare it with earlier recordings."""
-        recorder = Recorder(tensors)
+        recorder, casts = Recorder(tensors), current_casts()
         listener = Registered(recorder)
         with Undone(functools.partial(_stop, listener)):
             bus.add(listener)
             here.recorder = recorder
-            result = self.function(*args, **kwargs)
+            with casting(None if casts is None else casts.apart()):  # which keeps casts of leaves
+                result = self.function(*args, **kwargs)
             recorder.end()
         results = Results(recorder, result)
         results.detach(result)
+        if known.recordings:  # the first call may make what later ones find, such as a loss scale
+            recorder.refuse_kept(results.numbers())
         reason = recorder.reason()
         if reason is None:
             structure.settle()

@@ -12,6 +12,7 @@ be the same in the next recording, else it was made inside by code that no recor
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from gtensor.system.bus import OpEvent
 
 _SMALL_INTEGERS = 1 << 32  # Python shares small ones, so they do not tell where they come from
+
+
+_NOWHERE: tuple[CodeType, int] = compile("", "", "exec"), 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,10 @@ class Facts:
     dtype: np.dtype | None
     root: Root | None
     array: weakref.ref[Any] | None = None  # of an external one
-    where: tuple[CodeType, int] | None = None
+    where: tuple[CodeType, int] = _NOWHERE
+
+
+_SHAPED_BY_VALUES = {"nonzero", "unique_table", "unique_values"}
 
 
 class Recorder:
@@ -146,6 +153,9 @@ class Recorder:
     ) -> Any:
         """A call; returns its result, with arrays in place of NumPy's scalars."""
         where = _here()
+        if name in _SHAPED_BY_VALUES or name == "gather" and _is_selection(args[1:]):
+            self.refuse(f"the shape of the result of {name} depends on values, which differ in each "
+                        "call; keep the shape, with gt.where() or a product with the mask")
         given = tuple([self._coded(a) for a in args])
         named = {key: self._coded(a) for key, a in params.items()}
         several = type(result) in (tuple, list)
@@ -292,6 +302,24 @@ class Recorder:
                 self.refuse(f"the step gave tensor {i} among its arguments other memory or a "
                             "history, as in-place ops do; clone() or detach() it first")
 
+    def refuse_kept(self, returned: Sequence[int]) -> None:
+        """Refuse a step that left a tensor to Python: replays would not make it again."""
+        lasting = {id(self.values[n].root) for n in returned}
+        for call in self.calls:
+            if isinstance(call, Stored):
+                lasting |= {id(self.values[n].root) for _, n, _ in call.entries if n is not None}
+        for collect in (False, True):
+            if collect:
+                gc.collect()
+            kept = [root for root in [*self._roots.values()]
+                    if root.made and id(root) not in lasting]
+            if not kept:
+                return
+        facts = self.values[max(kept[0].values.values())]
+        self.refusals.append(
+            f"{place(*facts.where)}: a tensor of shape {facts.shape} that was made here is kept "
+            "outside of the step; return it instead, or write it into a tensor made before")
+
     def reason(self) -> str | None:
         """Why the step cannot be captured; None if it can, as far as one recording shows."""
         return self.refusals[0] if self.refusals else None
@@ -404,6 +432,11 @@ class _Noting:
             noted.batch = path.batch  # type: ignore[attr-defined]  # of `ns.formula`
         setattr(self, name, noted)
         return noted
+
+
+def _is_selection(indices: Sequence[Any]) -> bool:
+    """Whether a boolean array is among the indices: it selects as many places as are True."""
+    return any(_is_array(i) and i.dtype.kind == "b" for i in indices)
 
 
 def _is_plain(data: Any) -> bool:

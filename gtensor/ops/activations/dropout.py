@@ -209,11 +209,11 @@ class _Seeds:
 _SEEDS = 64  # in a buffer
 
 
-@again
 def _draw() -> int:
     return int(generator().integers(2**63))
 
 
+@again
 def fresh_seed(device: Device) -> int | Array:
     """A seed from the generator that `gtensor.manual_seed` sets.
 
