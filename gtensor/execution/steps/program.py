@@ -235,12 +235,9 @@ def _counter(call: Written) -> Callable[[Sequence[Tensor]], None]:
     argument, tensor = call.argument, call.tensor
     if argument is not None:
         return lambda x: count_write(x[argument])
-    handle = None if tensor is None else tensor()
-    if handle is not None:
-        ref = weakref.ref(handle)
-
+    if tensor() is not None:
         def count(x: Sequence[Tensor]) -> None:
-            found = ref()
+            found = tensor()
             if found is not None:
                 count_write(found)
 

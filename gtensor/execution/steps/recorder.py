@@ -81,9 +81,14 @@ class Written:
     """A write through a tensor's handle was counted: of an argument, or of a lasting tensor."""
 
     argument: int | None
-    tensor: weakref.ref[Tensor] | None
+    tensor: weakref.ref[Tensor]
     storage: Storage
     where: tuple[CodeType, int]
+
+    def lasts(self) -> bool:
+        """Whether someone has a handle of the memory, who is to see that it was written."""
+        return self.argument is not None or self.tensor() is not None or (
+            self.storage.shared_beside(None))
 
 
 @dataclass(eq=False, slots=True)
@@ -297,6 +302,7 @@ class Recorder:
 
     def end(self) -> None:
         """The step has returned: its arguments must be as they were, but for their values."""
+        self.calls = [c for c in self.calls if not isinstance(c, Written) or c.lasts()]
         for i, (x, (array, node)) in enumerate(zip(self._arguments, self._given, strict=True)):
             if x._array is not array or x._node is not node:
                 self.refuse(f"the step gave tensor {i} among its arguments other memory or a "
