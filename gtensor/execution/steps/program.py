@@ -7,6 +7,7 @@ whose parameters were replaced does not run.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -22,6 +23,7 @@ from gtensor.execution.steps.comparing import values_of
 from gtensor.execution.steps.recorder import Call, Constant, Recorder, Stored, Value, Written
 from gtensor.func.trees import leaves
 from gtensor.settings import settings
+from gtensor.system import structure
 from gtensor.system.source_line import place
 from gtensor.system.written_code import written
 
@@ -274,6 +276,9 @@ def _storing(call: Stored, recording: Recorder) -> Callable[[Sequence[Tensor], A
 def _again(call: Call) -> Callable[[], Any]:
     """The call of a function that reads or changes Python's state; its arrays and integers."""
     function, args, kwargs = call.function, call.args, call.params
+    prepare = getattr(function, "prepare", None)
+    if prepare is not None:
+        return _Prepared(functools.partial(prepare, *args, **kwargs))
     places = [i for i, n in enumerate(call.made) if n is not None]
     if not places:
         return lambda: function(*args, **kwargs)
@@ -284,3 +289,18 @@ def _again(call: Call) -> Callable[[], Any]:
                 for x in [found[i][1] for i in places]]
 
     return again
+
+
+class _Prepared:
+    """A call of Python's that the first replay prepares."""
+
+    def __init__(self, prepare: Callable[[], Callable[[], None]]) -> None:
+        self._prepare = prepare
+        self._run: Callable[[], None] | None = None
+        self._epoch = -1
+
+    def __call__(self) -> None:
+        if self._epoch != structure.epoch:
+            self._run, self._epoch = self._prepare(), structure.epoch
+        assert self._run is not None
+        self._run()
