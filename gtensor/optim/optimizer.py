@@ -19,7 +19,6 @@ from gtensor.engine.tape.op import Op
 from gtensor.nn.module import Module
 from gtensor.ops.define.updates import update_of
 from gtensor.system import structure
-from gtensor.system import structure
 from gtensor.system.bus import bus, phase
 from gtensor.system.documents import UNLOADED, Facts, is_number, plain
 from gtensor.system.interrupts import undivided

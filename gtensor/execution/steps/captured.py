@@ -53,7 +53,7 @@ class Captured(Generic[P, R]):
         self._eager = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._eager or here.recorder is not None or STATE.levels:
+        if self._eager or here.recorder is not None or STATE.levels or STATE.differentiated:
             return self.function(*args, **kwargs)  # a part of another step, or of a transform
         found = leaves((args, kwargs))
         tensors = [x for _, x in found if isinstance(x, Tensor)]
@@ -73,16 +73,18 @@ class Captured(Generic[P, R]):
                         return program.replay(tensors)
                     except Moved:
                         known.programs.remove(program)
-            return self._record(known, tensors, args, kwargs)
+                        program = None
+            return self._record(known, program, tensors, args, kwargs)
 
     def _state(self) -> Hashable:
         """What programs take for granted."""
         return structure.epoch
 
     def _record(
-        self, known: _Signature, tensors: list[Tensor], args: Any, kwargs: Any
+        self, known: _Signature, program: Program | None, tensors: list[Tensor], args: Any,
+        kwargs: Any,
     ) -> Any:
-        """Run the function as always, record it, and compare it with earlier recordings."""
+        """Run the function as always, record it, and compare it with a program, or with others."""
         recorder, casts = Recorder(tensors), current_casts()
         listener = Registered(recorder)
         with Undone(functools.partial(_stop, listener)):
@@ -96,8 +98,10 @@ class Captured(Generic[P, R]):
         if known.recordings:  # the first call may make what later ones find, such as a loss scale
             recorder.refuse_kept(results.numbers())
         reason = recorder.reason()
-        if reason is None:
-            structure.settle()
+        structure.settle()
+        if reason is None and program is not None:
+            reason = difference(program.recording, recorder, (program.results, results))
+        elif reason is None:
             reason = known.add(recorder, results, self._state(), self._fuse)
         if reason is not None:
             known.recordings.clear()

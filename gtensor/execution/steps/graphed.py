@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import Device, owner
-from gtensor.engine.handle.storage import GIVEN, UNREAD
+from gtensor.backend import Device
+from gtensor.engine.handle.storage import UNREAD
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.execution.graphs import Graph
-from gtensor.execution.steps.program import Moved, Program, again, counter
-from gtensor.execution.steps.recorder import Call, Constant, Recorder, Stored, Value, Written
+from gtensor.execution.steps.program import Program, again, counter
+from gtensor.execution.steps.recorder import Call, Constant, Recorder, Stored, Written
 from gtensor.memory import empty_cache
 from gtensor.memory.arena.graphs import GraphPool
 

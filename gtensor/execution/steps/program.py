@@ -28,7 +28,6 @@ from gtensor.system.source_line import place
 from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
     from gtensor.execution.steps.results import Results
 
 _LITERAL = (bool, int, float, str, type(None))
