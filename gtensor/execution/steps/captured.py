@@ -51,6 +51,7 @@ class Captured(Generic[P, R]):
         self._signatures: dict[Hashable, _Signature] = {}
         self._outside: Any = None
         self._eager = False
+        self._graphs: Any = None  # what the graphs of CUDA devices share
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._eager or here.recorder is not None or STATE.levels or STATE.differentiated:
@@ -102,13 +103,24 @@ class Captured(Generic[P, R]):
         if reason is None and program is not None:
             reason = difference(program.recording, recorder, (program.results, results))
         elif reason is None:
-            reason = known.add(recorder, results, self._state(), self._fuse)
+            reason = known.add(recorder, results, self._state(), self._made)
         if reason is not None:
             known.recordings.clear()
             error = CaptureError(f"{_name(self.function)} cannot be captured: {reason}")
             error.result = result
             raise error
         return result
+
+    def _made(self, recorder: Recorder, results: Results, state: Hashable) -> Program:
+        """The program of a recording; on a CUDA device it is a graph, if it can be one."""
+        if any(device.type != "cpu" for device in recorder.devices):
+            from gtensor.execution.steps.graphed import Graphed, Graphs, graphable
+
+            device = graphable(recorder)
+            if device is not None:
+                self._graphs = self._graphs or Graphs()
+                return Graphed(recorder, results, state, self._fuse, device, self._graphs)
+        return Program(recorder, results, state, self._fuse)
 
     def _warn_of_many(self) -> None:
         if len(self._signatures) == _MANY:
@@ -170,7 +182,7 @@ class _Signature:
         return None
 
     def add(
-        self, recorder: Recorder, results: Results, state: Hashable, fuse: bool | str
+        self, recorder: Recorder, results: Results, state: Hashable, make: Callable[..., Program]
     ) -> str | None:
         """Keep a recording, or make a program if it equals an earlier one; else what differs."""
         for program in self.programs:
@@ -182,7 +194,7 @@ class _Signature:
             earlier, its_results = self.recordings[-1]
             reason = difference(earlier, recorder, (its_results, results))
             if reason is None:
-                self.programs.insert(0, Program(recorder, results, state, fuse))
+                self.programs.insert(0, make(recorder, results, state))
                 self.recordings.clear()
                 return None
         self.recordings.append((recorder, results))

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gtensor.backend import Device
+from gtensor.engine.handle.node import Node
 from gtensor.engine.handle.storage import UNREAD
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.execution.graphs import Graph
-from gtensor.execution.steps.program import Program, again, counter
-from gtensor.execution.steps.recorder import Call, Constant, Recorder, Stored, Written
+from gtensor.execution.steps.listing import Listing, reads
+from gtensor.execution.steps.program import Program, again, counter, refuse_gradient
+from gtensor.execution.steps.recorder import Call, Recorder, Stored, Written, copied
 from gtensor.memory import empty_cache
 from gtensor.memory.arena.graphs import GraphPool
 
@@ -32,25 +33,25 @@ if TYPE_CHECKING:
 _CHECKS = {"check_range"}  # of values on the host, which a graph cannot do
 
 
-class Gradients:
-    """The gradients that stand in graphs' memory: of each leaf the handle that it has."""
+class Graphs:
+    """What the graphs of a captured step share: memory, by device, and gradients that lie there."""
 
     def __init__(self) -> None:
-        self._handles: dict[Any, weakref.ref[Tensor]] = {}
+        self.pools: dict[Device, GraphPool] = {}
+        self._handles: list[tuple[Node, weakref.ref[Tensor]]] = []
 
     def move_out(self) -> None:
-        """Copy those that somebody has read, or has beside the leaf, before they are written."""
-        for leaf, ref in self._handles.items():
+        """Copy the gradients that somebody has, before a replay writes over them."""
+        for leaf, ref in self._handles:
             handle = ref()
-            if handle is None or leaf.grad is handle and handle._storage is UNREAD:
-                continue
-            handle._array = handle._device.copy(handle._array, label="gradient")
+            if handle is not None and not (leaf.grad is handle and handle._storage is UNREAD):
+                handle._array = handle._device.copy(handle._array, label="gradient")
         self._handles.clear()
 
-    def store(self, leaf: Any, array: Array, device: Device) -> None:
-        """Make an array in a graph's memory a leaf's `.grad`."""
+    def store(self, leaf: Node, array: Array, device: Device) -> None:
+        """Make an array in a graph's memory the `.grad` of a leaf."""
         leaf.grad = handle = wrap(array, device, UNREAD)
-        self._handles[leaf] = weakref.ref(handle)
+        self._handles.append((leaf, weakref.ref(handle)))
 
 
 def graphable(recording: Recorder) -> Device | None:
@@ -58,18 +59,14 @@ def graphable(recording: Recorder) -> Device | None:
 
     All its values must lie there, and what only Python does must come before or after the updates.
     """
-    devices = {call.device for call in recording.calls if isinstance(call, Call) and call.device}
-    if len(devices) != 1 or any(isinstance(f.root and f.root.owner(), np.ndarray)
-                                for f in recording.values):
+    if len(recording.devices) != 1 or any(
+            facts.root is not None and facts.root.on_host for facts in recording.values):
         return None
-    (device,) = devices
-    if device.type == "cpu":
+    kinds = [c.kind for c in recording.calls if isinstance(c, Call) and c.host]
+    updates = [i for i, kind in enumerate(kinds) if not kind]
+    if updates and "python" in kinds[updates[0]:updates[-1]]:
         return None
-    hosts = [c for c in recording.calls if isinstance(c, Call) and c.host]
-    works = [i for i, c in enumerate(hosts) if not (c.python or c.drawn)]
-    pythons = [i for i, c in enumerate(hosts) if c.python]
-    inner = [i for i in pythons if works and works[0] < i < works[-1]]
-    return None if inner else device
+    return next(iter(recording.devices))
 
 
 class Graphed(Program):
@@ -77,125 +74,124 @@ class Graphed(Program):
 
     def __init__(
         self, recording: Recorder, results: Results, state: Hashable, fuse: bool | str,
-        device: Device, pools: dict[Device, tuple[GraphPool | None, Gradients]],
+        device: Device, graphs: Graphs,
     ) -> None:
-        self._device, self._pools = device, pools
-        self._before: list[Callable[[], object]] = []  # Python's part, in order
+        self._device, self._graphs = device, graphs
+        self._before: list[Callable[[], object]] = []  # what Python does, in order
         self._after: list[Callable[[Sequence[Tensor]], object]] = []
         self._drawn: list[tuple[Callable[[], Any], list[Array]]] = []
-        self._stores: list[tuple[Any, int]] = []  # (leaf, or an argument's number; value)
-        self._kept: list[Array] = []
+        self._own: list[tuple[int, int]] = []  # gradients of arguments: (argument, value)
         self._graph: Graph | None = None
+        self._constants: list[Array] = []
         super().__init__(recording, results, state, fuse)
 
-    def calls(self, recording: Recorder) -> list[Any]:
-        """What the graph does; the rest is put before and after it."""
+    def arranged(self, listing: Listing) -> Listing:
+        """The calls of the graph; others are put before and after it."""
         inside: list[Any] = []
-        works = False  # whether an update has come
-        for call in super().calls(recording):
+        updated = False
+        for call in listing.calls:
             if isinstance(call, Written):
                 self._after.append(counter(call))
             elif isinstance(call, Stored):
-                inside.append(call)
+                own = [(node, number) for node, number, _ in call.entries if type(node) is int]
+                self._own += [(node, number) for node, number in own if number is not None]
+                inside.append(Stored([e for e in call.entries if type(e[0]) is not int],
+                                     call.where))
             elif call.name in _CHECKS:
                 continue
             elif not call.host:
-                inside.append(self._with_constants(call, recording))
-            elif call.drawn:
-                self._drawn.append((again(call), [self._place(recording, n) for n in call.made
+                inside.append(self._with_constants(call))
+            elif call.kind == "draws":
+                self._drawn.append((again(call), [self._placed(listing, n) for n in call.made
                                                   if n is not None]))
-            elif call.python:
+            elif call.kind == "python":
                 run = again(call)
-                if works:
+                if updated:
                     self._after.append(lambda x, run=run: run())
                 else:
                     self._before.append(run)
             else:
-                works = works or call.name != "Optimizer.zero_grad"
+                updated = True
                 inside.append(call)
-        return inside
+        listing.calls = inside
+        listing.returned = [*listing.returned, *[number for _, number in self._own]]
+        return listing
 
-    def _place(self, recording: Recorder, number: int) -> Array:
-        """Memory for a value that is made before the graph, which reads it there."""
-        facts = recording.values[number]
+    def _placed(self, listing: Listing, number: int) -> Array:
+        """Memory for a value that is made before each replay, in which the graph reads it."""
+        facts = listing.values[number]
+        assert facts.dtype is not None
         place = self._device.empty(facts.shape, facts.dtype, "captured step")
-        facts.kind, facts.array = "external", lambda: place  # type: ignore[assignment]
+        listing.values[number] = replace(facts, kind="external", array=lambda: place)  # type: ignore
         return place
 
-    def _with_constants(self, call: Call, recording: Recorder) -> Call:
-        """Numbers of Python's that became an array are copied from one on the device."""
-        if call.name != "tensor" or not isinstance(call.args[1:2] and call.args[1], Constant):
+    def _with_constants(self, call: Call) -> Call:
+        """Python's numbers that became an array are copied from one on the device."""
+        if call.name != "tensor" or call.op is None or call.function is not copied:
             return call
         place = self._device.copy(self._device.from_numpy(call.args[1].array))
-        self._kept.append(place)
-        return call.like(partial(self._device.copy, place), ())
+        return replace(call, function=partial(self._device.copy, place), args=())
 
     def replay(self, arguments: Sequence[Tensor]) -> Any:
-        """Launch the graph; the first time capture it before."""
-        external = self.external()
+        """Launch the graph; the first time, capture it before. Raises as `Program.replay`."""
+        lasting = self.lasting()
         if self._graph is None:
-            self._capture(arguments, external)
-        graph = self._graph
-        assert graph is not None
-        del external
-        gradients = self._pools[self._device][1]
+            self._capture(arguments, lasting)
+        assert self._graph is not None
+        device = self._device
         for leaf in self._empty:
-            if leaf.grad is not None:
-                raise RuntimeError("a captured step found a gradient where there was none when it "
-                                   "was recorded; call zero_grad() within the step")
+            refuse_gradient(leaf)
         for run in self._before:
             run()
         for draw, places in self._drawn:
             for place, array in zip(places, draw(), strict=True):
-                self._device.assign(place, array)
+                device.assign(place, array)
         for place, x in zip(self._inputs, arguments, strict=True):
-            if place is not None and x._array is not place._array:
-                self._device.assign(place._array, x._array)
-        gradients.move_out()
-        graph.replay()
+            if place is not None:
+                device.assign(place._array, x._array)
+        self._graphs.move_out()
+        self._graph.replay()
         for leaf, array in self._gradients:
-            if type(leaf) is int:
-                node = arguments[leaf]._node
-                node.grad = wrap(self._device.copy(array, label="gradient"), self._device)
-            else:
-                gradients.store(leaf, array, self._device)
+            self._graphs.store(leaf, array, device)
+        for (i, _), array in zip(self._own, self._arrays[self._results:], strict=True):
+            node = arguments[i]._node
+            assert node is not None
+            node.grad = wrap(device.copy(array, label="gradient"), device)
         for count in self._after:
             count(arguments)
         return self._build(arguments, [
-            a if a is None else self._device.copy(a, label="result") for a in self._results])
+            device.copy(array, label="result") for array in self._arrays[:self._results]])
 
-    def _capture(self, arguments: Sequence[Tensor], external: Sequence[Array]) -> None:
-        """Capture the text on arrays of its own in place of the arguments."""
-        device = self._device
-        used = {self.recording.values[n].root.argument for n in self.inputs()}  # type: ignore[union-attr]
+    def _capture(self, arguments: Sequence[Tensor], lasting: list[Array]) -> None:
+        """Capture the text, on arrays of its own in place of the arguments."""
+        device, listing = self._device, self.listing
+        read = {listing.values[n].root for call in listing.calls for n in reads(call)}
+        used = {root.argument for root in read if root is not None}
         self._inputs = [wrap(_like(device, x._array), device) if i in used else None
                         for i, x in enumerate(arguments)]
-        leaves = [leaf for leaf in self._leaves() if type(leaf) is not int]
+        leaves = dict.fromkeys([node for call in listing.calls if isinstance(call, Stored)
+                                for node, _, _ in call.entries if isinstance(node, Node)])
+        cleared = any(isinstance(call, Call) and call.name.endswith("zero_grad")
+                      for call in listing.calls)
         before = [(leaf, leaf.grad) for leaf in leaves]
-        cleared = any(isinstance(c, Call) and c.host and c.name.endswith("zero_grad")
-                      for c in self.recording.calls)
         self._empty = [] if cleared else [leaf for leaf, grad in before if grad is None]
-        empty_cache(device)  # what the eager calls have left
-        pool, gradients = self._pools.get(device) or (None, Gradients())
-        graph = Graph(device, pool)
-        self._pools[device] = graph.pool, gradients
+        empty_cache(device)  # the segments that the uncaptured calls have left
+        graph = Graph(device, self._graphs.pools.get(device))
         try:
             with graph.capture():
-                arrays = self._run(self._inputs, external)
+                self._arrays = self.run(self._inputs, lasting)  # type: ignore[arg-type]
+            self._gradients = [(leaf, leaf.grad._array) for leaf in leaves
+                               if leaf.grad is not None]
         finally:
-            found = [(leaf, leaf.grad) for leaf in leaves]
             for leaf, grad in before:
                 leaf.grad = grad
-        self._results = arrays[:len(arrays) - len(self._extra)]
-        own = dict(zip(self._extra, arrays[len(self._results):], strict=True))
-        self._gradients = [(leaf, grad._array) for leaf, grad in found if grad is not None]
-        self._gradients += [(i, own[n]) for i, n in self._of_arguments()]
+        self._results = len(self._arrays) - len(self._own)
+        self._graphs.pools[device] = graph.pool
         self._graph = graph
 
 
 def _like(device: Device, array: Array) -> Array:
-    """New memory with the layout of an array, as far as it is dense."""
+    """New memory with an array's order of axes."""
     order = sorted(range(array.ndim), key=lambda i: -array.strides[i])
-    place = device.empty(tuple(array.shape[i] for i in order), array.dtype, "captured step")
-    back = tuple(order.index(i) for i in range(array.ndim))
-    return place.transpose(back)
+    place = device.empty(tuple([array.shape[i] for i in order]), array.dtype, "captured step")
+    return place.transpose([order.index(i) for i in range(array.ndim)])

@@ -70,6 +70,7 @@ class Call:
     where: tuple[CodeType, int]
     op: Any = None
     host: bool = False  # a function that is called again: its results are Tensors and integers
+    kind: str = ""  # of that: see `engine.handle.context.again`
 
     def place(self) -> str:
         """The user's line."""
@@ -107,6 +108,7 @@ class Root:
     made: bool
     argument: int | None
     values: dict[Any, int] = field(default_factory=dict)
+    on_host: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -131,6 +133,7 @@ class Recorder:
         self.calls: list[Call | Written | Stored] = []
         self.values: list[Facts] = []
         self.refusals: list[str] = []
+        self.devices: set[Device] = set()  # on which calls have run
         self.first = next_seq()  # nodes of the step have larger numbers
         self._roots: dict[int, Root] = {}
         self._integers: dict[int, tuple[int, int]] = {}  # id -> the integer, its value's number
@@ -173,6 +176,8 @@ class Recorder:
                 scalars.append(i)
             made.append(self._made(a, where) if _is_array(a) else None)
         device = next((device_of(a) for a in results if _is_array(a)), None)
+        if device is not None and device not in self.devices:
+            self.devices.add(device)
         self.calls.append(Call(name, function, given, named, tuple(made), several,
                                frozenset(scalars), device, where, op))
         if not several:
@@ -216,7 +221,8 @@ class Recorder:
             else:
                 made.append(None)
         self.calls.append(Call(function.__qualname__, function, tuple(args), dict(kwargs),
-                               tuple(made), False, frozenset(), None, where, host=True))
+                               tuple(made), False, frozenset(), None, where, host=True,
+                               kind=function.again))  # type: ignore[attr-defined]
         return result
 
     def literal(self, data: Any, made: Tensor) -> None:
@@ -225,7 +231,7 @@ class Recorder:
         if numbers:
             values = made._device.to_numpy(made._array).copy()
             values.flags.writeable = False
-            self.note("tensor", _copied, (made._device, Constant(values)), {}, made._array)
+            self.note("tensor", copied, (made._device, Constant(values)), {}, made._array)
 
     def wrote(self, tensor: Tensor) -> None:
         """A write through the tensor's handle was counted."""
@@ -334,7 +340,8 @@ class Recorder:
         own = owner(array)
         at = id(own)
         roots = self._roots
-        root = Root(weakref.ref(own, lambda _: roots.pop(at, None)), made, argument)
+        root = Root(weakref.ref(own, lambda _: roots.pop(at, None)), made, argument,
+                    on_host=isinstance(own, np.ndarray))
         roots[at] = root
         return root
 
@@ -452,7 +459,7 @@ def _is_plain(data: Any) -> bool:
     return isinstance(data, (bool, int, float, complex))
 
 
-def _copied(device: Device, values: np.ndarray) -> Array:
+def copied(device: Device, values: np.ndarray) -> Array:
     return device.copy(device.from_numpy(values), label="tensor")
 
 
