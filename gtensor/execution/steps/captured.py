@@ -17,7 +17,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import Traced
 from gtensor.engine.tape.record import Record
 from gtensor.execution.steps.comparing import difference
-from gtensor.execution.steps.program import Moved, Program
+from gtensor.execution.steps.program import Moved, NoGraph, Program
 from gtensor.execution.steps.recorder import Recorder
 from gtensor.execution.steps.results import Results
 from gtensor.func.trees import leaves
@@ -72,6 +72,13 @@ class Captured(Generic[P, R]):
                 if not self._check or known.replays % self._check:
                     try:
                         return program.replay(tensors)
+                    except NoGraph as error:
+                        warnings.warn(f"{_name(self.function)} cannot be one graph: {error}; its "
+                                      "replays launch each kernel by itself", stacklevel=2)
+                        plain = Program(program.recording, program.results, program.state,
+                                        self._fuse)
+                        known.programs[known.programs.index(program)] = plain
+                        return plain.replay(tensors)
                     except Moved:
                         known.programs.remove(program)
                         program = None

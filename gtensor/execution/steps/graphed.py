@@ -21,7 +21,7 @@ from gtensor.engine.handle.storage import UNREAD
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.execution.graphs import Graph
 from gtensor.execution.steps.listing import Listing, reads
-from gtensor.execution.steps.program import Program, again, counter, refuse_gradient
+from gtensor.execution.steps.program import NoGraph, Program, again, counter, refuse_gradient
 from gtensor.execution.steps.recorder import Call, Recorder, Stored, Written, copied
 from gtensor.memory import empty_cache
 from gtensor.memory.arena.graphs import GraphPool
@@ -127,7 +127,7 @@ class Graphed(Program):
 
     def _with_constants(self, call: Call) -> Call:
         """Python's numbers that became an array are copied from one on the device."""
-        if call.name != "tensor" or call.op is None or call.function is not copied:
+        if call.function is not copied:
             return call
         place = self._device.copy(self._device.from_numpy(call.args[1].array))
         return replace(call, function=partial(self._device.copy, place), args=())
@@ -137,7 +137,6 @@ class Graphed(Program):
         lasting = self.lasting()
         if self._graph is None:
             self._capture(arguments, lasting)
-        assert self._graph is not None
         device = self._device
         for leaf in self._empty:
             refuse_gradient(leaf)
@@ -182,6 +181,8 @@ class Graphed(Program):
                 self._arrays = self.run(self._inputs, lasting)  # type: ignore[arg-type]
             self._gradients = [(leaf, leaf.grad._array) for leaf in leaves
                                if leaf.grad is not None]
+        except RuntimeError as error:
+            raise NoGraph(str(error)) from error
         finally:
             for leaf, grad in before:
                 leaf.grad = grad

@@ -38,6 +38,10 @@ class Moved(Exception):
     """An array that the program reads is gone, or a `.grad` is not as it was recorded."""
 
 
+class NoGraph(RuntimeError):
+    """A program does what no graph can, such as a copy to the host; nothing has run."""
+
+
 class Program:
     """A recorded step that can be replayed; `state` is what it takes for granted."""
 
