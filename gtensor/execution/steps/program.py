@@ -19,6 +19,8 @@ from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.writable import count_write
 from gtensor.execution.steps.comparing import named as _named
 from gtensor.execution.steps.comparing import values_of
+from gtensor.execution.steps.listing import Listing, makes, reads
+from gtensor.execution.steps.passes import improved
 from gtensor.execution.steps.recorder import Call, Constant, Recorder, Stored, Value, Written
 from gtensor.func.trees import leaves
 from gtensor.settings import settings
@@ -45,7 +47,7 @@ class Program:
         self.recording = recording
         self.results = results
         self.state = state
-        text = _Text(recording, results)
+        text = _Text(improved(recording, results.numbers(), fuse))
         self.text = text.whole()
         self._external = text.external  # weak references to arrays, in the text's order
         self._run = written(self.text, text.scope, "replay", "replay")
@@ -92,46 +94,43 @@ def _effect(call: Any) -> str:
 
 
 class _Text:
-    """Writes the text of a recording."""
+    """Writes the text of a listing."""
 
-    def __init__(self, recording: Recorder, results: Results) -> None:
+    def __init__(self, listing: Listing) -> None:
         self.scope: dict[str, Any] = {"asarray": np.asarray}
         self.external: list[weakref.ref[Any]] = []
         self.lines: list[Any] = []  # by line of the text: the call, or None
         self._names: dict[int, str] = {}  # id of an object in the scope -> its name
-        self._recording = recording
-        self._calls = _needed(recording, results)
-        self._results = results
+        self._listing = listing
 
     def whole(self) -> str:
-        recording, calls = self._recording, self._calls
+        calls, values, found = self._listing.calls, self._listing.values, self._listing.returned
         uses: dict[int, int] = {}  # value -> the call that uses it last
         for at, call in enumerate(calls):
-            for number in _read(call):
+            for number in reads(call):
                 uses[number] = at
         last: dict[int, list[int]] = {}
-        returned = {*self._results.numbers()}
+        returned = {*found}
         for number, at in uses.items():
             if number not in returned:
                 last.setdefault(at, []).append(number)
         body: list[tuple[str, Any]] = []
-        for number, facts in enumerate(recording.values):
+        for number, facts in enumerate(values):
             if facts.kind == "argument" and (number in uses or number in returned):
                 body.append((f"v{number} = x[{facts.root.argument}]._array", None))
-        outside = [n for n, facts in enumerate(recording.values)
+        outside = [n for n, facts in enumerate(values)
                    if facts.kind == "external" and (n in uses or n in returned)]
         for number in outside:
-            self.external.append(recording.values[number].array)  # type: ignore[arg-type]
+            self.external.append(values[number].array)  # type: ignore[arg-type]
         if outside:
             body.append((f"[{', '.join(f'v{n}' for n in outside)}] = external", None))
         for at, call in enumerate(calls):
             body += [(line, call) for line in self._lines(call)]
             gone = last.get(at, [])
-            unused = [n for n in _makes(call) if n not in uses and n not in returned]
+            unused = [n for n in makes(call) if n not in uses and n not in returned]
             if gone or unused:
                 body.append((f"del {', '.join(f'v{n}' for n in sorted({*gone, *unused}))}", None))
-        found = ", ".join(f"v{n}" for n in self._results.numbers())
-        body.append((f"return [{found}]", None))
+        body.append((f"return [{', '.join(f'v{n}' for n in found)}]", None))
         self.lines = [None, *[call for _, call in body]]
         return "def replay(x, external):\n" + "".join(f"    {line}\n" for line, _ in body)
 
@@ -140,10 +139,10 @@ class _Text:
             return [f"{self._name(_counter(call))}(x)"]
         if isinstance(call, Stored):
             values = "".join("None, " if n is None else f"v{n}, " for _, n, _ in call.entries)
-            return [f"{self._name(_storing(call, self._recording))}(x, ({values}))"]
+            return [f"{self._name(_storing(call))}(x, ({values}))"]
         if call.host:
             return self._host_lines(call)
-        function = _short(call, self._recording)
+        function = _short(call, self._listing)
         given = [self._code(a) for a in call.args]
         given += [f"{key}={self._code(a)}" for key, a in call.params.items()]
         text = f"{self._name(function)}({', '.join(given)})"
@@ -188,45 +187,14 @@ class _Text:
         return name
 
 
-def _read(call: Any) -> list[int]:
-    """The values that a call uses."""
-    if isinstance(call, Written):
-        return []
-    if isinstance(call, Stored):
-        return [number for _, number, _ in call.entries if number is not None]
-    return [] if call.host else values_of((call.args, call.params))
-
-
-def _makes(call: Any) -> list[int]:
-    if not isinstance(call, Call):
-        return []
-    known = {*_read(call)}
-    return [n for n in call.made if n is not None and n not in known]
-
-
-def _needed(recording: Recorder, results: Results) -> list[Any]:
-    """The calls, without views that last by themselves."""
-    calls = []
-    for call in recording.calls:
-        if isinstance(call, Call) and call.name == "view" and call.op is None:
-            (number,) = call.made
-            facts = recording.values[number]  # type: ignore[index]
-            base = recording.values[call.args[0].number]
-            if base.kind == "external" and facts.array is not None and facts.array() is not None:
-                facts.kind = "external"  # it lives on, such as a transposed weight
-                continue
-        calls.append(call)
-    return calls
-
-
-def _short(call: Call, recording: Recorder) -> Callable[..., Any]:
+def _short(call: Call, listing: Listing) -> Callable[..., Any]:
     """NumPy's own function where the path would only choose it, for small arrays."""
     plain = getattr(call.function, "plain", None)
     if not isinstance(plain, np.ufunc) or call.params.keys() - {"out"}:
         return call.function
     sizes = 1
     for number in values_of(call.args):
-        sizes *= max(1, math.prod(recording.values[number].shape))
+        sizes *= max(1, math.prod(listing.values[number].shape))
     return plain if 16 * sizes < settings.arena_min_bytes else call.function
 
 
@@ -254,7 +222,7 @@ def _counter(call: Written) -> Callable[[Sequence[Tensor]], None]:
     return count_storage
 
 
-def _storing(call: Stored, recording: Recorder) -> Callable[[Sequence[Tensor], Any], None]:
+def _storing(call: Stored) -> Callable[[Sequence[Tensor], Any], None]:
     """Makes arrays the `.grad` of leaves."""
     plan = []
     for place, (node, number, first) in enumerate(call.entries):
