@@ -20,7 +20,8 @@ from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.writable import count_write
 from gtensor.execution.steps.comparing import named as _named
 from gtensor.execution.steps.comparing import values_of
-from gtensor.execution.steps.listing import Listing, listed, makes, reads
+from gtensor.execution.steps.listing import Listing, makes, reads
+from gtensor.execution.steps.passes import improved
 from gtensor.execution.steps.recorder import Call, Constant, Recorder, Stored, Value, Written
 from gtensor.func.trees import leaves
 from gtensor.settings import settings
@@ -51,7 +52,7 @@ class Program:
         self.recording = recording
         self.results = results
         self.state = state
-        self.listing = self.arranged(listed(recording, results.numbers()))
+        self.listing = self.arranged(improved(recording, results.numbers(), fuse))
         text = _Text(self.listing)
         self.text = text.whole()
         self._external = text.external  # weak references to arrays, in the text's order
