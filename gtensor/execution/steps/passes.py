@@ -24,6 +24,7 @@ from gtensor.execution.steps.recorder import (
     Recorder,
     Stored,
     Value,
+    like,
     view_at,
 )
 
@@ -128,7 +129,7 @@ def _with_constants(coded: Any, known: dict[int, Constant]) -> Any:
     if isinstance(coded, Value):
         return known.get(coded.number, coded)
     if isinstance(coded, (tuple, list)):
-        return type(coded)([_with_constants(item, known) for item in coded])
+        return like(coded, [_with_constants(item, known) for item in coded])
     if isinstance(coded, dict):
         return {key: _with_constants(item, known) for key, item in coded.items()}
     return coded

@@ -185,9 +185,11 @@ class _Text:
         if isinstance(value, _LITERAL) and type(value) in _LITERAL and (
                 type(value) is not float or math.isfinite(value)):
             return repr(value)
-        if type(value) in (tuple, list) and values_of(value):
+        if isinstance(value, (tuple, list)) and values_of(value):
             inner = ", ".join(map(self._code, value))
-            return f"[{inner}]" if type(value) is list else f"({inner}{',' * (len(value) == 1)})"
+            if hasattr(value, "_fields"):
+                return f"{self._name(type(value))}({inner})"
+            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
         if type(value) is dict and values_of(value):
             return "{" + ", ".join(f"{k!r}: {self._code(v)}" for k, v in value.items()) + "}"
         if isinstance(value, Constant):

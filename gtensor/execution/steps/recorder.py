@@ -377,11 +377,16 @@ class Recorder:
         if kind is int:
             known = self._integers.get(id(value))
             return Value(known[1]) if known is not None else value
-        if kind is tuple or kind is list:
-            return kind([self._coded(item) for item in value])
+        if isinstance(value, (tuple, list)):
+            return like(value, [self._coded(item) for item in value])
         if kind is dict:
             return {key: self._coded(item) for key, item in value.items()}
         return value
+
+
+def like(value: Any, items: list[Any]) -> Any:
+    """A tuple or list of the same type with other items."""
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
 def view_at(
