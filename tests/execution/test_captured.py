@@ -266,3 +266,25 @@ def test_eager_calls_texts_and_reports():
     assert "multiply" in step.text() and "2 replays" in step.report()
     step.clear()
     assert not step.programs and step.text() == ""
+
+
+class _Names:
+    def __init__(self):
+        self.told = []
+
+    def op_ends(self, event):
+        self.told.append((event.name, event.module, event.source().rpartition(": ")[2]))
+
+
+def test_listeners_are_told_of_the_calls_of_a_replay():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    step = gt.capture(lambda x: net(x).sum())
+    for i in range(3):
+        step(numbers(i))
+    listener = _Names()
+    with gt.listen(listener):
+        expected = step(numbers(1)).item()
+    assert expected == net(numbers(1)).sum().item()
+    line = "step = gt.capture(lambda x: net(x).sum())"
+    assert listener.told == [("linear", "Sequential.0", line), ("tanh", "Sequential.1", line),
+                             ("sum", "", line)]

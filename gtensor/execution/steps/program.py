@@ -18,6 +18,8 @@ import numpy as np
 from gtensor.engine.handle.storage import UNREAD
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.writable import count_write
+from gtensor.engine.tape.execute import Aside
+from gtensor.engine.tape.op import registry
 from gtensor.execution.steps.comparing import named as _named
 from gtensor.execution.steps.comparing import values_of
 from gtensor.execution.steps.listing import Listing, makes, reads
@@ -26,6 +28,7 @@ from gtensor.execution.steps.recorder import Call, Constant, Recorder, Stored, V
 from gtensor.func.trees import leaves
 from gtensor.settings import settings
 from gtensor.system import structure
+from gtensor.system.bus import bus, heard, here
 from gtensor.system.source_line import place
 from gtensor.system.written_code import written
 
@@ -58,7 +61,13 @@ class Program:
         self._external = text.external  # weak references to arrays, in the text's order
         self._run = written(self.text, text.scope, "replay", "replay")
         self._lines = text.lines
+        self._told: Callable[..., list[Array]] | None = None
         self._build = results.builder()
+
+    def _telling(self) -> Callable[..., list[Array]]:
+        """The same text, whose calls are told to listeners as those of the step were."""
+        text = _Text(self.listing, told=True)
+        return written(text.whole(), text.scope, "replay", "replay")
 
     def arranged(self, listing: Listing) -> Listing:
         """The calls that the text runs."""
@@ -78,16 +87,19 @@ class Program:
 
     def run(self, arguments: Sequence[Tensor], lasting: list[Array]) -> list[Array]:
         """Run the text; the arrays of the results."""
+        run = self._run
+        if bus.listeners:
+            run = self._told = self._told or self._telling()
         try:
-            return self._run(arguments, lasting)
+            return run(arguments, lasting)
         except BaseException as error:  # undone: the error is told where it happened
-            self._explain(error)
+            self._explain(error, run.__code__)
             raise
 
-    def _explain(self, error: BaseException) -> None:
+    def _explain(self, error: BaseException, code: CodeType) -> None:
         """Note the user's line, and what of the step is done."""
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code is not self._run.__code__:
+        while trace is not None and trace.tb_frame.f_code is not code:
             trace = trace.tb_next
         if trace is None:
             return
@@ -113,7 +125,8 @@ def _effect(call: Any) -> str:
 class _Text:
     """Writes the text of a listing."""
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: Listing, told: bool = False) -> None:
+        self._is_told = told
         self.scope: dict[str, Any] = {"asarray": np.asarray}
         self.external: list[weakref.ref[Any]] = []
         self.lines: list[Any] = []  # by line of the text: the call, or None
@@ -160,6 +173,8 @@ class _Text:
         if call.host:
             return self._host_lines(call)
         function = _short(call, self._listing)
+        if self._is_told:
+            function = functools.partial(tell, call, function)
         given = [self._code(a) for a in call.args]
         given += [f"{key}={self._code(a)}" for key, a in call.params.items()]
         text = f"{self._name(function)}({', '.join(given)})"
@@ -215,6 +230,20 @@ def _short(call: Call, listing: Listing) -> Callable[..., Any]:
     for number in values_of(call.args):
         sizes *= max(1, math.prod(listing.values[number].shape))
     return plain if 16 * sizes < settings.arena_min_bytes else call.function
+
+
+def tell(call: Call, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
+    """A call of a program, told to listeners where and as what it was recorded."""
+    if not bus.ops:
+        return function(*args, **params)
+    before = here.phase, here.module, here.instruction
+    try:
+        here.phase, here.module = call.within
+        here.instruction = call.where
+        op = call.op or registry.get(call.name) or Aside(call.name, call.device)
+        return heard(op, "forward", function, args, params)
+    finally:
+        here.phase, here.module, here.instruction = before
 
 
 def counter(call: Written) -> Callable[[Sequence[Tensor]], None]:

@@ -68,7 +68,8 @@ class Call:
     asarray: frozenset[int]
     device: Device | None
     where: tuple[CodeType, int]
-    op: Any = None
+    op: Any = None  # the definition, of a forward path
+    within: tuple[str, str] = "", ""  # the phase and the running module, as events have them
     host: bool = False  # a function that is called again: its results are Tensors and integers
     kind: str = ""  # of that: see `engine.handle.context.again`
 
@@ -179,7 +180,7 @@ class Recorder:
         if device is not None and device not in self.devices:
             self.devices.add(device)
         self.calls.append(Call(name, function, given, named, tuple(made), several,
-                               frozenset(scalars), device, where, op))
+                               frozenset(scalars), device, where, op, (here.phase, here.module)))
         if not several:
             return results[0]
         return tuple(results) if type(result) is tuple else results
@@ -221,7 +222,7 @@ class Recorder:
             else:
                 made.append(None)
         self.calls.append(Call(function.__qualname__, function, tuple(args), dict(kwargs),
-                               tuple(made), False, frozenset(), None, where, host=True,
+                               tuple(made), False, frozenset(), None, where, within=(here.phase, here.module), host=True,
                                kind=function.again))  # type: ignore[attr-defined]
         return result
 
