@@ -273,7 +273,7 @@ class _Names:
         self.told = []
 
     def op_ends(self, event):
-        self.told.append((event.name, event.module, event.source().rpartition(": ")[2]))
+        self.told.append((event.name, event.module, event.source().partition(": ")[2]))
 
 
 def test_listeners_are_told_of_the_calls_of_a_replay():

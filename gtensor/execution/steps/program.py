@@ -33,6 +33,8 @@ from gtensor.system.source_line import place
 from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from gtensor.execution.steps.results import Results
 
 _LITERAL = (bool, int, float, str, type(None))
