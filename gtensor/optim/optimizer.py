@@ -341,7 +341,7 @@ class Optimizer:
                 checked_group(number)
             with undivided():
                 start = 0
-                for prepared, slots, leaves, numbers, rows in writes:
+                for prepared, slots, _, numbers, rows in writes:
                     steps = [slot.step + 1 for slot in slots]
                     try:
                         prepared.write(gradients[start:start + len(slots)],

@@ -6,11 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 import gtensor as gt
-from gtensor.execution.steps.pieces import piece_of
-from gtensor.execution.steps.recorder import Call
 
 UNARY = ("exp", "tanh", "sin", "log1p", "sqrt", "abs", "negative", "square", "reciprocal",
          "expm1", "sign", "floor", "isfinite", "logical_not")

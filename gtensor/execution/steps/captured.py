@@ -235,9 +235,9 @@ def _key(captured: Captured[..., Any], found: Sequence[tuple[str, Any]]) -> Hash
             key.append((path, array.shape, array.dtype, array.strides, x._device,
                         node is not None, owners.setdefault(own, len(owners))))
         elif isinstance(x, np.ndarray):
-            raise CaptureError(f"{_name(captured.function)} is captured and was given a NumPy array "
-                               f"as argument {path}; wanted a tensor: gt.asarray() makes one over "
-                               "its memory")
+            raise CaptureError(f"{_name(captured.function)} is captured and was given an array of "
+                               f"NumPy's as argument {path}; wanted a tensor: gt.asarray() makes "
+                               "one over its memory")
         else:
             key.append((path, type(x), x))
     made = tuple(key)
@@ -265,7 +265,9 @@ def _changed(before: Any, last: Any) -> str:
 
 
 @overload
-def capture(function: Callable[P, R], fuse: bool | str = True, check: int = 0) -> Captured[P, R]: ...
+def capture(
+    function: Callable[P, R], fuse: bool | str = True, check: int = 0
+) -> Captured[P, R]: ...
 
 
 @overload

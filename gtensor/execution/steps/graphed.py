@@ -107,7 +107,7 @@ class Graphed(Program):
             elif call.kind == "python":
                 run = again(call)
                 if updated:
-                    self._after.append(lambda x, run=run: run())
+                    self._after.append(partial(_without_arguments, run))
                 else:
                     self._before.append(run)
             else:
@@ -145,10 +145,11 @@ class Graphed(Program):
         for draw, places in self._drawn:
             for place, array in zip(places, draw(), strict=True):
                 device.assign(place, array)
-        for place, x in zip(self._inputs, arguments, strict=True):
-            if place is not None:
-                device.assign(place._array, x._array)
+        for own, x in zip(self._inputs, arguments, strict=True):
+            if own is not None and own._array is not x._array:
+                device.assign(own._array, x._array)
         self._graphs.move_out()
+        assert self._graph is not None
         self._graph.replay()
         for leaf, array in self._gradients:
             self._graphs.store(leaf, array, device)
@@ -189,6 +190,10 @@ class Graphed(Program):
         self._results = len(self._arrays) - len(self._own)
         self._graphs.pools[device] = graph.pool
         self._graph = graph
+
+
+def _without_arguments(run: Callable[[], object], arguments: Sequence[Tensor]) -> None:
+    run()
 
 
 def _like(device: Device, array: Array) -> Array:

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from gtensor.execution.steps.comparing import values_of
-from gtensor.execution.steps.recorder import Call, Facts, Recorder, Root, Stored, Value, Written, like
+from gtensor.execution.steps.recorder import (
+    Call,
+    Facts,
+    Recorder,
+    Root,
+    Stored,
+    Value,
+    Written,
+    like,
+)
 
 
 @dataclass(eq=False, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend import get_device
 from gtensor.engine.handle.storage import UNREAD
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.writable import count_write
@@ -35,6 +36,7 @@ from gtensor.system.written_code import written
 if TYPE_CHECKING:
     from types import CodeType
 
+    from gtensor.backend.typing import Array
     from gtensor.execution.steps.results import Results
 
 _LITERAL = (bool, int, float, str, type(None))
@@ -149,6 +151,7 @@ class _Text:
         body: list[tuple[str, Any]] = []
         for number, facts in enumerate(values):
             if facts.kind == "argument" and (number in uses or number in returned):
+                assert facts.root is not None
                 body.append((f"v{number} = x[{facts.root.argument}]._array", None))
         outside = [n for n, facts in enumerate(values)
                    if facts.kind == "external" and (n in uses or n in returned)]
@@ -206,7 +209,9 @@ class _Text:
             inner = ", ".join(map(self._code, value))
             if hasattr(value, "_fields"):
                 return f"{self._name(type(value))}({inner})"
-            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
+            if isinstance(value, list):
+                return f"[{inner}]"
+            return f"({inner}{',' * (len(value) == 1)})"
         if type(value) is dict and values_of(value):
             return "{" + ", ".join(f"{k!r}: {self._code(v)}" for k, v in value.items()) + "}"
         if isinstance(value, Constant):
@@ -242,7 +247,7 @@ def tell(call: Call, function: Callable[..., Any], *args: Any, **params: Any) ->
     try:
         here.phase, here.module = call.within
         here.instruction = call.where
-        op = call.op or registry.get(call.name) or Aside(call.name, call.device)
+        op = call.op or registry.get(call.name) or Aside(call.name, call.device or get_device("cpu"))
         return heard(op, "forward", function, args, params)
     finally:
         here.phase, here.module, here.instruction = before
@@ -271,18 +276,15 @@ def counter(call: Written) -> Callable[[Sequence[Tensor]], None]:
 
 def storing(call: Stored) -> Callable[[Sequence[Tensor], Any], None]:
     """Makes arrays the `.grad` of leaves."""
-    plan = []
-    for place, (node, number, first) in enumerate(call.entries):
-        if callable(node):  # a leaf of the step itself
-            continue
-        plan.append((node, place, first))
+    plan = [(node, at, first) for at, (node, _, first) in enumerate(call.entries)
+            if not isinstance(node, weakref.ref)]  # a leaf of the step itself
 
     def store(x: Sequence[Tensor], arrays: Sequence[Any]) -> None:
-        for node, place, first in plan:
-            leaf = x[node]._node if type(node) is int else node
+        for node, at, first in plan:
+            leaf: Any = x[node]._node if type(node) is int else node
             if first:
                 refuse_gradient(leaf)
-            array = arrays[place]
+            array = arrays[at]
             leaf.grad = None if array is None else wrap(array, leaf.device, UNREAD)
 
     return store

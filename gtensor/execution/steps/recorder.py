@@ -163,8 +163,8 @@ class Recorder:
         """A call; returns its result, with arrays in place of NumPy's scalars."""
         where = _here()
         if name in _SHAPED_BY_VALUES or name == "gather" and _is_selection(args[1:]):
-            self.refuse(f"the shape of the result of {name} depends on values, which differ in each "
-                        "call; keep the shape, with gt.where() or a product with the mask")
+            self.refuse(f"the shape of the result of {name} depends on values, which differ in "
+                        "each call; keep the shape, with gt.where() or a product with the mask")
         given = tuple([self._coded(a) for a in args])
         named = {key: self._coded(a) for key, a in params.items()}
         several = type(result) in (tuple, list)
@@ -185,7 +185,9 @@ class Recorder:
             return results[0]
         return tuple(results) if type(result) is tuple else results
 
-    def host(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def host(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         """A call of a function that replays call again; nothing within it is recorded."""
         from gtensor.func.trees import leaves
 
@@ -222,8 +224,8 @@ class Recorder:
             else:
                 made.append(None)
         self.calls.append(Call(function.__qualname__, function, tuple(args), dict(kwargs),
-                               tuple(made), False, frozenset(), None, where, within=(here.phase, here.module), host=True,
-                               kind=function.again))  # type: ignore[attr-defined]
+                               tuple(made), False, frozenset(), None, where,
+                               within=(here.phase, here.module), host=True, kind=function.again))  # type: ignore[attr-defined]
         return result
 
     def literal(self, data: Any, made: Tensor) -> None:
