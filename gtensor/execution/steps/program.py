@@ -83,7 +83,7 @@ class Program:
 
     def lasting(self) -> list[Array]:
         """The arrays that the text reads from outside. Raises Moved if one is gone."""
-        found = [ref() for ref in self._external]
+        found: list[Any] = [ref() for ref in self._external]
         for array in found:
             if array is None:
                 raise Moved
@@ -247,7 +247,8 @@ def tell(call: Call, function: Callable[..., Any], *args: Any, **params: Any) ->
     try:
         here.phase, here.module = call.within
         here.instruction = call.where
-        op = call.op or registry.get(call.name) or Aside(call.name, call.device or get_device("cpu"))
+        op = call.op or registry.get(call.name) or Aside(
+            call.name, call.device or get_device("cpu"))
         return heard(op, "forward", function, args, params)
     finally:
         here.phase, here.module, here.instruction = before

@@ -223,9 +223,10 @@ class Recorder:
                 made.append(len(self.values) - 1)
             else:
                 made.append(None)
-        self.calls.append(Call(function.__qualname__, function, tuple(args), dict(kwargs),
-                               tuple(made), False, frozenset(), None, where,
-                               within=(here.phase, here.module), host=True, kind=function.again))  # type: ignore[attr-defined]
+        self.calls.append(Call(
+            function.__qualname__, function, tuple(args), dict(kwargs), tuple(made), False,
+            frozenset(), None, where, within=(here.phase, here.module), host=True,
+            kind=function.again))  # type: ignore[attr-defined]
         return result
 
     def literal(self, data: Any, made: Tensor) -> None:
