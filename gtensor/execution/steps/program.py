@@ -79,7 +79,8 @@ class Program:
 
     def replay(self, arguments: Sequence[Tensor]) -> Any:
         """Run the program on these arguments. Raises Moved before anything is done."""
-        return self._build(arguments, self.run(arguments, self.lasting()))
+        lasting = self.lasting() if self._external else ()
+        return self._build(arguments, self.run(arguments, lasting))
 
     def lasting(self) -> list[Array]:
         """The arrays that the text reads from outside. Raises Moved if one is gone."""
@@ -89,7 +90,7 @@ class Program:
                 raise Moved
         return found
 
-    def run(self, arguments: Sequence[Tensor], lasting: list[Array]) -> list[Array]:
+    def run(self, arguments: Sequence[Tensor], lasting: Sequence[Array]) -> list[Array]:
         """Run the text; the arrays of the results."""
         run = self._run
         if bus.listeners:

@@ -43,6 +43,15 @@ _SMALL_INTEGERS = 1 << 32  # Python shares small ones, so they do not tell where
 _NOWHERE: tuple[CodeType, int] = compile("", "", "exec"), 0
 
 
+class CaptureError(RuntimeError):
+    """A step cannot be captured.
+
+    If it has run, as it always would, `result` is what it returned; else it is None.
+    """
+
+    result: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A value of the program, by number."""
