@@ -31,10 +31,12 @@ _MANY = 16  # signatures, of which a warning tells
 class Captured(Generic[P, R]):
     """A function of tensors whose calls are replayed; made by `capture`, which has the rules."""
 
-    def __init__(self, function: Callable[P, R], fuse: bool | str, check: int) -> None:
+    def __init__(
+        self, function: Callable[P, R], fuse: bool | str, check: int, shared: bool
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self._fuse, self._check = fuse, check
+        self._fuse, self._check, self._shared = fuse, check, shared
         self._lock = threading.RLock()
         self._signatures: dict[Hashable, _Signature] = {}
         self._outside: Any = None
@@ -130,7 +132,8 @@ class Captured(Generic[P, R]):
             device = graphable(recorder)
             if device is not None:
                 self._graphs = self._graphs or Graphs()
-                return Graphed(recorder, results, state, self._fuse, device, self._graphs)
+                return Graphed(recorder, results, state, self._fuse, device, self._graphs,
+                               self._shared)
         return Program(recorder, results, state, self._fuse)
 
     def _warn_of_many(self) -> None:
@@ -233,17 +236,19 @@ def _name(function: Any) -> str:
 
 @overload
 def capture(
-    function: Callable[P, R], fuse: bool | str = True, check: int = 0
+    function: Callable[P, R], fuse: bool | str = True, check: int = 0, outputs: str = "new"
 ) -> Captured[P, R]: ...
 
 
 @overload
 def capture(
-    function: None = None, fuse: bool | str = True, check: int = 0
+    function: None = None, fuse: bool | str = True, check: int = 0, outputs: str = "new"
 ) -> Callable[[Callable[P, R]], Captured[P, R]]: ...
 
 
-def capture(function: Any = None, fuse: bool | str = True, check: int = 0) -> Any:
+def capture(
+    function: Any = None, fuse: bool | str = True, check: int = 0, outputs: str = "new"
+) -> Any:
     """A step that runs twice as it is, is recorded and compared meanwhile, and then is replayed.
 
         @gt.capture
@@ -271,6 +276,8 @@ def capture(function: Any = None, fuse: bool | str = True, check: int = 0) -> An
             the last bits.
         check: every so many calls the step runs as it is and is compared with its program; 0 is
             never.
+        outputs: "new": results are new tensors. "shared": on CUDA they are the graph's own, which
+            the next replay writes over; nothing is allocated or copied for them.
 
     `step.programs`, `step.text()` and `step.report()` tell what is known, `step.clear()` forgets
     it, and within `with step.eager():` calls run the function itself. Calls of several threads take
@@ -279,15 +286,17 @@ def capture(function: Any = None, fuse: bool | str = True, check: int = 0) -> An
     Source: the recording at the level of calls is that of CUDA graphs and of `torch.cuda.graphs`;
     comparing two recordings is our own.
 
-    Raises TypeError for a `function` that cannot be called, ValueError for another `fuse` or a
-    negative `check`.
+    Raises TypeError for a `function` that cannot be called, ValueError for another `fuse` or
+    `outputs` and for a negative `check`.
     """
     if function is None:
-        return functools.partial(capture, fuse=fuse, check=check)
+        return functools.partial(capture, fuse=fuse, check=check, outputs=outputs)
     if not callable(function):
         raise TypeError(f"capture was given {type(function).__name__}; wanted a function")
     if fuse not in (True, False, "relaxed"):
         raise ValueError(f"capture was given fuse={fuse!r}; wanted True, False or 'relaxed'")
     if not isinstance(check, int) or check < 0:
         raise ValueError(f"capture was given check={check!r}; wanted a whole number of 0 or more")
-    return Captured(function, fuse, check)
+    if outputs not in ("new", "shared"):
+        raise ValueError(f"capture was given outputs={outputs!r}; wanted 'new' or 'shared'")
+    return Captured(function, fuse, check, outputs == "shared")
