@@ -179,8 +179,10 @@ class Graphed(Program):
                                 for node, _, _ in call.entries if isinstance(node, Node)])
         cleared = any(isinstance(call, Call) and call.name.endswith("zero_grad")
                       for call in listing.calls)
-        before = [(leaf, leaf.grad) for leaf in leaves]
-        self._empty = [] if cleared else [leaf for leaf, grad in before if grad is None]
+        self._empty = [] if cleared else [leaf for leaf in leaves if leaf.grad is None]
+        before = [(leaf, None if cleared else leaf.grad) for leaf in leaves]
+        for leaf, grad in before:
+            leaf.grad = grad  # None where the step drops it: its memory can serve the graph
         empty_cache(device)  # the segments that the uncaptured calls have left
         graph = Graph(device, self._graphs.pools.get(device))
         try:
