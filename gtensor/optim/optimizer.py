@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, repeat
 from math import inf
 from numbers import Number
 from operator import is_
@@ -594,8 +596,18 @@ class _Refresh:
                 counters.uploaded = numbers
 
 
+def _prepared_drop(optimizer: Optimizer, set_to_none: bool = True) -> Callable[[], object]:
+    """`zero_grad` for replays."""
+    if not set_to_none:
+        return partial(optimizer.zero_grad, False)
+    leaves = [slot.parameter._node for slots in optimizer._slots for slot in slots]
+    return lambda: deque(map(setattr, leaves, repeat("grad"), repeat(None)), 0)
+
+
 step: Any = Optimizer.step
 step.again, step.prepare = "", Optimizer.prepared_step  # how replays make it
+drop: Any = Optimizer.zero_grad
+drop.__wrapped__.prepare = _prepared_drop
 
 
 def _plain(options: Params) -> Params:

@@ -230,7 +230,11 @@ class _Text:
 
 
 def _short(call: Call, listing: Listing) -> Callable[..., Any]:
-    """NumPy's own function where the path would only choose it, for small arrays."""
+    """What a call's path would choose to run for these shapes, dtypes and layouts."""
+    prepare = getattr(getattr(call.function, "func", call.function), "prepare", None)
+    if prepare is not None:
+        given = [listing.values[a.number] if isinstance(a, Value) else a for a in call.args]
+        return prepare(*given, **call.params) or call.function
     plain = getattr(call.function, "plain", None)
     if not isinstance(plain, np.ufunc) or call.params.keys() - {"out"}:
         return call.function

@@ -131,6 +131,8 @@ class Facts:
     root: Root | None
     array: weakref.ref[Any] | None = None  # of an external one
     where: tuple[CodeType, int] = _NOWHERE
+    contiguous: bool = False  # in the order of the axes
+    dense: bool = False  # in that order or in the opposite one
 
 
 _SHAPED_BY_VALUES = {"nonzero", "unique_table", "unique_values"}
@@ -361,7 +363,8 @@ class Recorder:
     def _value(self, root: Root, array: Array, kind: str, where: Any = None) -> int:
         self.values.append(Facts(
             kind, array.shape, array.dtype, root,
-            weakref.ref(array) if kind in ("external", "view") else None, where or _here()))
+            weakref.ref(array) if kind in ("external", "view") else None, where or _here(),
+            bool(array.flags.c_contiguous), bool(array.flags.forc)))
         root.values[_key(array)] = number = len(self.values) - 1
         return number
 
