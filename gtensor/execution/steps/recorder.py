@@ -95,6 +95,7 @@ class Written:
     tensor: weakref.ref[Tensor]
     storage: Storage
     where: tuple[CodeType, int]
+    itself: bool = True  # whether the argument was, not a view of it
 
     def lasts(self) -> bool:
         """Whether someone has a handle of the memory, who is to see that it was written."""
@@ -265,8 +266,10 @@ class Recorder:
         root = self._roots.get(id(owner(tensor._array)))
         if root is not None and root.made:
             return  # no one else has seen it
-        argument = self.argument_of(tensor)
-        self.calls.append(Written(argument, weakref.ref(tensor), tensor._storage, _here()))
+        argument, itself = self.argument_of(tensor), True
+        if argument is None and root is not None:
+            argument, itself = root.argument, False
+        self.calls.append(Written(argument, weakref.ref(tensor), tensor._storage, _here(), itself))
 
     def stores(
         self, nodes: Sequence[Node], totals: Sequence[Tensor | None], walked: bool = False
