@@ -250,12 +250,12 @@ class Recorder:
             kind=function.again))  # type: ignore[attr-defined]
         return result
 
-    def literal(self, data: Any, made: Tensor) -> None:
-        """A tensor was made of Python's numbers: each replay makes it of the same ones."""
+    def literal(self, data: Any, device: Device, made: Array) -> None:
+        """An array was made of Python's numbers: each replay makes it of the same ones."""
         if _is_plain(data):
-            values = made._device.to_numpy(made._array).copy()
+            values = device.to_numpy(made).copy()
             values.flags.writeable = False
-            self.constant(made._device, values, made._array)
+            self.constant(device, values, made)
 
     def constant(self, device: Device, values: np.ndarray, made: Array) -> None:
         """Numbers, as an array that nobody writes, were copied to a device."""
@@ -367,6 +367,10 @@ class Recorder:
         """Whether a tensor's memory lasts, and the number of the argument whose memory it is."""
         root = self._roots[id(owner(tensor._array))]
         return not root.made and root.argument is None, root.argument
+
+    def stop(self) -> None:
+        """No more is told; nothing refers to itself, so that a program dies when it is dropped."""
+        self._namespaces.clear()
 
     def end(self) -> None:
         """The step has returned: its arguments must be as they were, but for their values."""
@@ -532,7 +536,8 @@ def copied(device: Device, values: np.ndarray) -> Array:
 
 
 def _is_array(value: object) -> bool:
-    return isinstance(value, np.ndarray) or hasattr(value, "__cuda_array_interface__")
+    return isinstance(value, np.ndarray) or (
+        hasattr(type(value), "__cuda_array_interface__") and not isinstance(value, Tensor))
 
 
 def _key(array: Array) -> Any:
