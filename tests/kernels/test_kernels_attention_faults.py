@@ -101,7 +101,11 @@ CASES = {
     FORWARD: _forward_cases("halves"),
     BACKWARD: _backward_cases("halves"),
     TERMS: _terms_cases("halves"),
-    TERMS_BACKWARD: _terms_backward_cases("halves"),
+    TERMS_BACKWARD: [
+        *_terms_backward_cases("halves"),
+        gradients("far-values", (), 40, 72, 8, mask=(40, 72), boolean=False, wanted="k",
+                  offset=64.0),
+    ],
     MASK: [
         gradients("sum", (2, 2), 20, 75, 8, 16, mask=(2, 1, 20, 75), boolean=False, wanted="m"),
         gradients("sum-of-keys", (2,), 70, 20, 8, mask=(1, 20), boolean=False, wanted="m"),
@@ -421,6 +425,18 @@ TERMS_BACKWARD_FAULTS = {
     "a sum of the key before": _terms_backward("value(word, group % 2)", "value(word, 0)"),
     "a sum of queries that were not turned": _terms_backward(
         "at(query + quarter * 8 + group,", "at(query + quarter + group,"),
+    "a delta that lacks what the output has lost": _terms_backward(
+        "known[m][half].delta += sum;", ""),
+    "a delta with what one lane's keys lack": _terms_backward(
+        "sum += __shfl_xor_sync(0xffffffffu, sum, 2);", ""),
+    "a delta with what the other half's rows lack": _terms_backward(
+        "lacking[m][e / 2] +=", "lacking[m][e % 2] +="),
+    "numbers of the rows eight before": _terms_backward(
+        "lane / 4 + half * 8] = known[m][half];", "lane / 4] = known[m][half];"),
+    "no numbers where no gradient of queries is wanted": _terms_backward(
+        "if (!dq && !of_mask)", "if (!dq)"),
+    "gradients of queries that are not wanted": _terms_backward(
+        "if (!dq) return;", "", "null pointer"),
 }
 
 
