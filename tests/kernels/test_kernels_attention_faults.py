@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from cases_attention import attention, gradients
 from cases_cached import attend
 from kernel_cases import DTYPES, Case
 from kernel_host import HostMachine, KernelFault, Toolchain, machine_text, write_back
+from kernel_plants import planted
 from kernel_races import Recorder
 from kernel_toolchain import FIBERS, THREADS, Build
 
@@ -544,7 +546,7 @@ FLOAT_FAULTS = {
     "backward: no barrier before the next queries are read": _float_backward(
         _barrier(NEXT_QUERIES), "//", RACE, THREADS),
     "backward: queries overwritten while they are read": _float_backward(
-        "__syncwarp();  // the warp's queries", "//", RACE, THREADS),
+        "__syncwarp();  // the warp's queries", "{}", RACE, THREADS),
     "backward: a causal edge one too early": _float_backward(
         "causal ? begin + 1 :", "causal ? begin :"),
     "backward: a causal edge of keys one too late": _float_backward(
@@ -574,7 +576,7 @@ TF32_FAULTS = {
         "even_piece(tile, own, step * 2) + m * 16 * D", "even_piece(tile, own, step * 2)",
         file=TF32_BACKWARD),
     "backward: queries overwritten while they are read": Fault(
-        "__syncwarp();  // the warp's queries", "//", RACE, THREADS, TF32_BACKWARD),
+        "__syncwarp();  // the warp's queries", "{}", RACE, THREADS, TF32_BACKWARD),
 }
 
 
@@ -606,21 +608,37 @@ UNBROKEN = {f"{file}, {name}": Fault("", "", build=build, file=file)
             for file in KERNELS for name, build in (("fibers", FIBERS), ("threads", THREADS))}
 
 
+def _planted(file: str, build: Build) -> dict[Fault, tuple[str, int]]:
+    """The text of each fault of a file, and the number that plants it there; and of no fault."""
+    faults = [fault for fault in ALL.values() if (fault.file, fault.build) == (file, build)]
+    for fault in faults:
+        assert fault.old in TEXTS[file], fault.old
+    broken = [TEXTS[file].replace(fault.old, fault.new, 1) for fault in faults]
+    whole, numbers = planted(TEXTS[file], broken)
+    return {Fault("", "", build=build, file=file): (whole, 0)} | {
+        fault: (whole if number else text, number)
+        for fault, text, number in zip(faults, broken, numbers, strict=True)}
+
+
 @pytest.fixture(scope="module")
 def machines(toolchain: Toolchain) -> Iterator[Callable[[Fault], HostMachine]]:
     """The machine of each fault, and of the text without one."""
+    texts: dict[Fault, tuple[str, int]] = {}
     for build in (FIBERS, THREADS):
         toolchain.machine(build)
+        for file in KERNELS:
+            texts |= _planted(file, build)
 
-    def make(fault: Fault) -> HostMachine:
-        text = TEXTS[fault.file]
-        assert fault.old in text, fault.old
-        text = machine_text(text.replace(fault.old, fault.new, 1), KERNELS[fault.file], fault.build)
-        return HostMachine(toolchain.executable(text, fault.build))
+    def make(of: tuple[str, str, Build]) -> Path:
+        text, file, build = of
+        return toolchain.executable(machine_text(text, KERNELS[file], build), build)
 
-    faults = [*ALL.values(), *UNBROKEN.values()]
+    sources = {fault: (text, fault.file, fault.build) for fault, (text, _) in texts.items()}
+    distinct = list(dict.fromkeys(sources.values()))
     with ThreadPoolExecutor(max_workers=2) as pool:
-        made = dict(zip(faults, pool.map(make, faults), strict=True))
+        built = dict(zip(distinct, pool.map(make, distinct), strict=True))
+    made = {fault: HostMachine(built[sources[fault]], number)
+            for fault, (_, number) in texts.items()}
     yield made.__getitem__
     for machine in made.values():
         machine.close()

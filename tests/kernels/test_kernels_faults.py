@@ -23,6 +23,7 @@ from kernel_host import (
     launch_all_schedules,
     machine_text,
 )
+from kernel_plants import planted
 from kernel_toolchain import FIBERS, THREADS, Build
 
 from gtensor.backend import kernels
@@ -527,23 +528,37 @@ UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
 Machines = Callable[[str, Build], HostMachine]
 
 
+def _planted(names: list[str], build: Build) -> dict[str, tuple[str, int]]:
+    """For each of these the text for a machine, and the number that plants its fault there."""
+    texts = FAULTS | RACES | UNBROKEN
+    functions: dict[str, dict[str, None]] = {}
+    for file, _, function, *_ in texts.values():
+        functions.setdefault(file, {})[f"{function}<float>"] = None
+    made = {}
+    for file in functions:
+        mine = [name for name in names if texts[name][0] == file]
+        unbroken = TEXTS.get(file) or kernels.source(file)
+        whole, numbers = planted(unbroken, [texts[name][1] for name in mine])
+        for name, number in zip(mine, numbers, strict=True):
+            text = whole if number or name in UNBROKEN else texts[name][1]
+            made[name] = machine_text(text, list(functions[file]), build), number
+    return made
+
+
 @pytest.fixture(scope="module")
 def machines(toolchain: Toolchain) -> Iterator[Machines]:
     """The machine of a fault, or of an unbroken kernel, in a build; all are made at once."""
-    texts = FAULTS | RACES | UNBROKEN
-    keys = [(name, FIBERS) for name in (*FAULTS, *UNBROKEN)]
-    keys += [(name, THREADS) for name in (*MISSING_BARRIERS, *UNBROKEN)]
+    texts = {(name, build): found
+             for build, names in ((FIBERS, [*FAULTS, *UNBROKEN]),
+                                  (THREADS, [*MISSING_BARRIERS, *UNBROKEN]))
+             for name, found in _planted(names, build).items()}
     for build in (FIBERS, THREADS):
         toolchain.machine(build)
-
-    def make(key: tuple[str, Build]) -> HostMachine:
-        name, build = key
-        _, text, function, *_ = texts[name]
-        return HostMachine(
-            toolchain.executable(machine_text(text, [f"{function}<float>"], build), build))
-
+    distinct = list(dict.fromkeys((text, build) for (_, build), (text, _) in texts.items()))
     with ThreadPoolExecutor(max_workers=2) as pool:
-        made = dict(zip(keys, pool.map(make, keys), strict=True))
+        built = dict(zip(distinct, pool.map(lambda each: toolchain.executable(*each), distinct),
+                         strict=True))
+    made = {key: HostMachine(built[text, key[1]], number) for key, (text, number) in texts.items()}
     yield lambda name, build: made[name, build]
     for machine in made.values():
         machine.close()

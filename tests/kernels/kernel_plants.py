@@ -1,0 +1,158 @@
+"""Many broken texts as one, so that one compilation serves them: a number chooses the fault.
+
+`planted` finds where a broken text differs, and the expression or the statements that the
+difference lies in. There stands a choice between these and the broken ones, by `gt_planted`, which
+a machine reads from its environment when it starts (host/server.h). What cannot be chosen while a
+function runs, such as the size of an array, leaves the broken text alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os.path import commonprefix
+
+from gtensor.hostcuda.kernels.text import visible
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_OPENING = {last: first for first, last in _CLOSING.items()}
+_BODY = re.compile(r"(?:\)(?:\s*(?:const|noexcept|mutable)\b)*|\belse|\bdo|[;{}])\s*\Z")
+"""What stands before a block of statements, and not before a class or a list of values."""
+_DECLARES = re.compile(
+    r"(?!(?:return|else|if|for|while|do|switch|case|goto|delete)\b)[\w:]+(?:<[^;()]*>)?[\s*&]+\w")
+"""Two names side by side, of which the first begins no other statement."""
+_ASSIGNS = re.compile(r"(?<![-+*/%&|^<>=!])=(?!=)")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A part of a text: an expression, or whole statements."""
+
+    start: int
+    end: int
+    statements: bool
+
+    def choice(self, old: str, new: dict[int, str]) -> str:
+        """What stands here: the broken part of the number that is planted, or else the old one."""
+        if self.statements:
+            return "".join(f"if (gt_planted == {number}) {{ {text}\n}} else "
+                           for number, text in new.items()) + f"{{ {old}\n}}"
+        chosen = "".join(f"gt_planted == {number} ? ({text}\n) : " for number, text in new.items())
+        return f"({chosen}({old}\n))"
+
+
+def planted(text: str, broken: Sequence[str]) -> tuple[str, list[int]]:
+    """A text with the faults of all the broken ones, and their numbers; 0 is that of a text alone.
+
+    With 0 planted it is the unbroken one.
+    """
+    shown = visible(text)
+    edits = [_difference(text, each) for each in broken]
+    places = [_place(shown, start, end) for start, end, _ in edits]
+    whole = text
+    for place, which in reversed(_merged(places)):
+        new = {}
+        for i in which:
+            start, end, inserted = edits[i]
+            new[i + 1] = text[place.start:start] + inserted + text[end:place.end]
+        old = text[place.start:place.end]
+        whole = whole[:place.start] + place.choice(old, new) + whole[place.end:]
+    return whole, [i + 1 if place else 0 for i, place in enumerate(places)]
+
+
+def _difference(text: str, broken: str) -> tuple[int, int, str]:
+    """Where a text begins and ends to differ, and what the broken one has in between."""
+    start = len(commonprefix([text, broken]))
+    same = len(commonprefix([text[start:][::-1], broken[start:][::-1]]))
+    return start, len(text) - same, broken[start:len(broken) - same]
+
+
+def _merged(places: list[_Place | None]) -> list[tuple[_Place, list[int]]]:
+    """The places in the order of the text, those that overlap as one, and their indices."""
+    merged: list[tuple[_Place, list[int]]] = []
+    for place, i in sorted(((place, i) for i, place in enumerate(places) if place),
+                           key=lambda each: (each[0].start, -each[0].end)):
+        if merged and place.start < merged[-1][0].end:
+            last, which = merged[-1]
+            both = _Place(last.start, max(last.end, place.end), last.statements)
+            merged[-1] = both, [*which, i]
+        else:
+            merged.append((place, [i]))
+    return merged
+
+
+def _place(shown: str, start: int, end: int) -> _Place | None:
+    """The smallest expression, or the statements, that a part of a text lies in, if it runs."""
+    part = shown[start:end]
+    end = start + len(part.rstrip())
+    start = min(start + len(part) - len(part.lstrip()), end)
+    while True:
+        start, end = _balanced(shown, start, end)
+        opened = _bound(shown, start - 1, -1)
+        sign = shown[opened:opened + 1] if opened >= 0 else ""
+        if sign in ("(", "["):
+            first, last = _bound(shown, start - 1, -1, ",;") + 1, _bound(shown, end, 1, ",;")
+            if (_bound(shown, start, 1, ",;") == last
+                    and not shown[:opened].rstrip().endswith("constexpr")):
+                assigned = [each.end() for each in _ASSIGNS.finditer(shown, first, start)]
+                return _Place(max([first, *assigned]), last, False) if _runs(shown, opened) else None
+            start, end = opened, _bound(shown, end, 1) + 1
+            continue
+        first = _statement(shown, start)
+        if _DECLARES.match(shown, first):
+            assigned = [each.end() for each in _ASSIGNS.finditer(shown, first, start)]
+            if not assigned or "constexpr" in shown[first:start]:
+                return None
+            return _Place(assigned[-1], _bound(shown, end, 1, ",;"), False)
+        if shown[start:end].endswith((";", "}")):
+            last = end
+        else:
+            last = _bound(shown, end, 1, ";}") + 1
+        return _Place(first, last, True) if _has_statements(shown, opened) else None
+
+
+def _statement(shown: str, at: int) -> int:
+    """Where the statement begins that has this place."""
+    first = _bound(shown, at - 1, -1, ";}") + 1
+    return min(first + len(shown[first:at]) - len(shown[first:at].lstrip()), at)
+
+
+def _has_statements(shown: str, opened: int) -> bool:
+    return opened >= 0 and _BODY.search(shown, max(0, opened - 200), opened) is not None
+
+
+def _runs(shown: str, opened: int) -> bool:
+    """Whether a bracket is no list of parameters, and no size of an array."""
+    first = _statement(shown, opened)
+    if not _DECLARES.match(shown, first) or _ASSIGNS.search(shown, first, opened):
+        return True
+    return shown[opened] == "(" and _has_statements(shown, _bound(shown, opened - 1, -1))
+
+
+def _balanced(shown: str, start: int, end: int) -> tuple[int, int]:
+    """A part, extended to the other ends of its brackets."""
+    waiting = 0
+    for sign in shown[start:end]:
+        waiting += (sign in _CLOSING) - (sign in _OPENING)
+        if waiting < 0:
+            return _balanced(shown, _bound(shown, start - 1, -1), end)
+    return (start, end) if not waiting else _balanced(shown, start, _bound(shown, end, 1) + 1)
+
+
+def _bound(shown: str, at: int, step: int, signs: str = "") -> int:
+    """The next place in a direction with the end of the bracket around it, or one of `signs`.
+
+    Inner brackets are passed over; with "}" among the signs, the end of an inner block counts.
+    """
+    into, out = (_CLOSING, _OPENING) if step > 0 else (_OPENING, _CLOSING)
+    depth = 0
+    while 0 <= at < len(shown):
+        sign = shown[at]
+        if depth == 0 and (sign in out or sign in signs):
+            return at
+        depth += (sign in into) - (sign in out)
+        if depth == 0 and sign in out and sign in signs:
+            return at
+        at += step
+    return at
