@@ -3,15 +3,22 @@
 `planted` finds where a broken text differs, and the expression or the statements that the
 difference lies in. There stands a choice between these and the broken ones, by `gt_planted`, which
 a machine reads from its environment when it starts (host/server.h). What cannot be chosen while a
-function runs, such as the size of an array, leaves the broken text alone.
+function runs, such as the size of an array, leaves the broken text alone. `machines` are those of
+many faults.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
+from typing import TypeVar
+
+from kernel_host import HostMachine, Toolchain, machine_text
+from kernel_toolchain import FIBERS, THREADS, Build
 
 from gtensor.hostcuda.kernels.text import visible
 
@@ -23,6 +30,50 @@ _DECLARES = re.compile(
     r"(?!(?:return|else|if|for|while|do|switch|case|goto|delete)\b)[\w:]+(?:<[^;()]*>)?[\s*&]+\w")
 """Two names side by side, of which the first begins no other statement."""
 _ASSIGNS = re.compile(r"(?<![-+*/%&|^<>=!])=(?!=)")
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A text, the same one broken or not, the names of the kernels that are launched, a build."""
+
+    text: str
+    broken: str
+    kernels: tuple[str, ...]
+    build: Build
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@contextlib.contextmanager
+def machines(
+    toolchain: Toolchain, plants: dict[Key, Plant]
+) -> Iterator[dict[Key, HostMachine]]:
+    """The machine of each; what can be is compiled with the others of its text and build."""
+    sources: dict[Key, tuple[str, Build, int]] = {}
+    for text, build in dict.fromkeys((plant.text, plant.build) for plant in plants.values()):
+        mine = {key: plant for key, plant in plants.items()
+                if (plant.text, plant.build) == (text, build)}
+        names = list(dict.fromkeys(name for plant in mine.values() for name in plant.kernels))
+        broken = list(dict.fromkeys(plant.broken for plant in mine.values()
+                                    if plant.broken != text))
+        whole, numbers = planted(text, broken)
+        number_of = dict(zip(broken, numbers, strict=True)) | {text: 0}
+        for key, plant in mine.items():
+            number = number_of[plant.broken]
+            chosen = whole if number or plant.broken == text else plant.broken
+            sources[key] = machine_text(chosen, names, build), build, number
+    for build in (FIBERS, THREADS):
+        toolchain.machine(build)
+    distinct = list(dict.fromkeys((text, build) for text, build, _ in sources.values()))
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        executables = dict(zip(distinct, pool.map(lambda each: toolchain.executable(*each),
+                                                  distinct), strict=True))
+    made = {key: HostMachine(executables[text, build], number)
+            for key, (text, build, number) in sources.items()}
+    yield made
+    for machine in made.values():
+        machine.close()
 
 
 @dataclass(frozen=True)
@@ -63,9 +114,14 @@ def planted(text: str, broken: Sequence[str]) -> tuple[str, list[int]]:
 
 def _difference(text: str, broken: str) -> tuple[int, int, str]:
     """Where a text begins and ends to differ, and what the broken one has in between."""
-    start = len(commonprefix([text, broken]))
-    same = len(commonprefix([text[start:][::-1], broken[start:][::-1]]))
+    start = _alike(text, broken)
+    same = _alike(text[start:][::-1], broken[start:][::-1])
     return start, len(text) - same, broken[start:len(broken) - same]
+
+
+def _alike(one: str, other: str) -> int:
+    """How many signs two texts begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _merged(places: list[_Place | None]) -> list[tuple[_Place, list[int]]]:
@@ -83,33 +139,34 @@ def _merged(places: list[_Place | None]) -> list[tuple[_Place, list[int]]]:
 
 
 def _place(shown: str, start: int, end: int) -> _Place | None:
-    """The smallest expression, or the statements, that a part of a text lies in, if it runs."""
+    """The smallest expression, or the statements, that a part of a text lies in, if they run."""
     part = shown[start:end]
     end = start + len(part.rstrip())
     start = min(start + len(part) - len(part.lstrip()), end)
     while True:
         start, end = _balanced(shown, start, end)
         opened = _bound(shown, start - 1, -1)
-        sign = shown[opened:opened + 1] if opened >= 0 else ""
-        if sign in ("(", "["):
-            first, last = _bound(shown, start - 1, -1, ",;") + 1, _bound(shown, end, 1, ",;")
-            if (_bound(shown, start, 1, ",;") == last
-                    and not shown[:opened].rstrip().endswith("constexpr")):
-                assigned = [each.end() for each in _ASSIGNS.finditer(shown, first, start)]
-                return _Place(max([first, *assigned]), last, False) if _runs(shown, opened) else None
-            start, end = opened, _bound(shown, end, 1) + 1
-            continue
-        first = _statement(shown, start)
-        if _DECLARES.match(shown, first):
-            assigned = [each.end() for each in _ASSIGNS.finditer(shown, first, start)]
-            if not assigned or "constexpr" in shown[first:start]:
-                return None
-            return _Place(assigned[-1], _bound(shown, end, 1, ",;"), False)
-        if shown[start:end].endswith((";", "}")):
-            last = end
-        else:
-            last = _bound(shown, end, 1, ";}") + 1
-        return _Place(first, last, True) if _has_statements(shown, opened) else None
+        if opened < 0 or shown[opened] == "{":
+            break
+        last = _bound(shown, end, 1, ",;")
+        chosen_early = shown[opened - 10:opened].rstrip().endswith("constexpr")
+        if _bound(shown, start, 1, ",;") == last and not chosen_early:
+            first = _value(shown, _bound(shown, start - 1, -1, ",;") + 1, start)
+            return _Place(first, last, False) if _runs(shown, opened) else None
+        start, end = opened, _bound(shown, end, 1) + 1
+    first = _statement(shown, start)
+    if _DECLARES.match(shown, first):
+        value, last = _value(shown, first, start), _bound(shown, end, 1, ",;")
+        constant = value == first or "constexpr" in shown[first:value]
+        return None if constant else _Place(value, last, False)
+    whole = shown[start:end].endswith((";", "}"))
+    last = end if whole else _bound(shown, end, 1, ";}") + 1
+    return _Place(first, last, True) if _has_statements(shown, opened) else None
+
+
+def _value(shown: str, first: int, at: int) -> int:
+    """Where the value begins that is assigned here, or else `first`."""
+    return max([first, *(found.end() for found in _ASSIGNS.finditer(shown, first, at))])
 
 
 def _statement(shown: str, at: int) -> int:
@@ -119,6 +176,7 @@ def _statement(shown: str, at: int) -> int:
 
 
 def _has_statements(shown: str, opened: int) -> bool:
+    """Whether a bracket is a block of a function."""
     return opened >= 0 and _BODY.search(shown, max(0, opened - 200), opened) is not None
 
 

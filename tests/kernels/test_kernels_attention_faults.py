@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import kernel_plants
 import numpy as np
 import pytest
 from cases_attention import attention, gradients
 from cases_cached import attend
 from kernel_cases import DTYPES, Case
-from kernel_host import HostMachine, KernelFault, Toolchain, machine_text, write_back
-from kernel_plants import planted
+from kernel_host import HostMachine, KernelFault, Toolchain, write_back
+from kernel_plants import Plant
 from kernel_races import Recorder
 from kernel_toolchain import FIBERS, THREADS, Build
 
@@ -608,61 +607,40 @@ UNBROKEN = {f"{file}, {name}": Fault("", "", build=build, file=file)
             for file in KERNELS for name, build in (("fibers", FIBERS), ("threads", THREADS))}
 
 
-def _planted(file: str, build: Build) -> dict[Fault, tuple[str, int]]:
-    """The text of each fault of a file, and the number that plants it there; and of no fault."""
-    faults = [fault for fault in ALL.values() if (fault.file, fault.build) == (file, build)]
-    for fault in faults:
-        assert fault.old in TEXTS[file], fault.old
-    broken = [TEXTS[file].replace(fault.old, fault.new, 1) for fault in faults]
-    whole, numbers = planted(TEXTS[file], broken)
-    return {Fault("", "", build=build, file=file): (whole, 0)} | {
-        fault: (whole if number else text, number)
-        for fault, text, number in zip(faults, broken, numbers, strict=True)}
+def _plant(fault: Fault) -> Plant:
+    text = TEXTS[fault.file]
+    assert fault.old in text, fault.old
+    return Plant(text, text.replace(fault.old, fault.new, 1), tuple(KERNELS[fault.file]),
+                 fault.build)
 
 
 @pytest.fixture(scope="module")
-def machines(toolchain: Toolchain) -> Iterator[Callable[[Fault], HostMachine]]:
+def machines(toolchain: Toolchain) -> Iterator[dict[Fault, HostMachine]]:
     """The machine of each fault, and of the text without one."""
-    texts: dict[Fault, tuple[str, int]] = {}
-    for build in (FIBERS, THREADS):
-        toolchain.machine(build)
-        for file in KERNELS:
-            texts |= _planted(file, build)
-
-    def make(of: tuple[str, str, Build]) -> Path:
-        text, file, build = of
-        return toolchain.executable(machine_text(text, KERNELS[file], build), build)
-
-    sources = {fault: (text, fault.file, fault.build) for fault, (text, _) in texts.items()}
-    distinct = list(dict.fromkeys(sources.values()))
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        built = dict(zip(distinct, pool.map(make, distinct), strict=True))
-    made = {fault: HostMachine(built[sources[fault]], number)
-            for fault, (_, number) in texts.items()}
-    yield made.__getitem__
-    for machine in made.values():
-        machine.close()
+    with kernel_plants.machines(toolchain, {
+            fault: _plant(fault) for fault in (*ALL.values(), *UNBROKEN.values())}) as made:
+        yield made
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_fault_is_caught(name: str, machines: Callable[[Fault], HostMachine]) -> None:
+def test_fault_is_caught(name: str, machines: dict[Fault, HostMachine]) -> None:
     fault = ALL[name]
     if fault.caught_by == NAN:
         with pytest.raises(AssertionError, match="nan"):
-            _run(fault, machines(fault))
+            _run(fault, machines[fault])
     elif isinstance(fault.caught_by, str):
         with pytest.raises(KernelFault, match=fault.caught_by):
-            _run(fault, machines(fault))
+            _run(fault, machines[fault])
     else:
         with pytest.raises(fault.caught_by):
-            _run(fault, machines(fault))
+            _run(fault, machines[fault])
 
 
 @pytest.mark.parametrize("build", UNBROKEN)
 def test_the_unbroken_kernel_passes(
-    build: str, machines: Callable[[Fault], HostMachine]
+    build: str, machines: dict[Fault, HostMachine]
 ) -> None:
-    _run(UNBROKEN[build], machines(UNBROKEN[build]))
+    _run(UNBROKEN[build], machines[UNBROKEN[build]])
 
 
 def test_the_cases_launch_the_kernels_that_are_broken() -> None:

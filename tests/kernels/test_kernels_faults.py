@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import kernel_plants
 import numpy as np
 import pytest
 from cases_multi_tensor import CUT, SIZE, blocks, cases_text
@@ -21,9 +21,8 @@ from kernel_host import (
     KernelFault,
     Toolchain,
     launch_all_schedules,
-    machine_text,
 )
-from kernel_plants import planted
+from kernel_plants import Plant
 from kernel_toolchain import FIBERS, THREADS, Build
 
 from gtensor.backend import kernels
@@ -384,8 +383,8 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
         BN_ACT, _replaced(BN_ACT, "first = walk.chunk == 0 &&", "first ="), "bn_act_forward",
         _collected, AssertionError),
     "a count that every channel increases": (
-        BN_ACT, _replaced(BN_ACT, "count && channel == 0", "count"), "bn_act_forward", _collected,
-        AssertionError),
+        BN_ACT, _replaced(BN_ACT, "count && channel == 0", "count != 0"), "bn_act_forward",
+        _collected, AssertionError),
     "partial results of another channel": (
         BN_ACT, _replaced(BN_ACT, "partials[part * c + walk.channel + p]",
                           "partials[part * c + p]"), "bn_act_forward", _collected, AssertionError),
@@ -528,40 +527,19 @@ UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
 Machines = Callable[[str, Build], HostMachine]
 
 
-def _planted(names: list[str], build: Build) -> dict[str, tuple[str, int]]:
-    """For each of these the text for a machine, and the number that plants its fault there."""
-    texts = FAULTS | RACES | UNBROKEN
-    functions: dict[str, dict[str, None]] = {}
-    for file, _, function, *_ in texts.values():
-        functions.setdefault(file, {})[f"{function}<float>"] = None
-    made = {}
-    for file in functions:
-        mine = [name for name in names if texts[name][0] == file]
-        unbroken = TEXTS.get(file) or kernels.source(file)
-        whole, numbers = planted(unbroken, [texts[name][1] for name in mine])
-        for name, number in zip(mine, numbers, strict=True):
-            text = whole if number or name in UNBROKEN else texts[name][1]
-            made[name] = machine_text(text, list(functions[file]), build), number
-    return made
+def _plant(name: str, build: Build) -> Plant:
+    file, broken, function, *_ = (FAULTS | RACES | UNBROKEN)[name]
+    text = TEXTS.get(file) or kernels.source(file)
+    return Plant(text, broken, (f"{function}<float>",), build)
 
 
 @pytest.fixture(scope="module")
 def machines(toolchain: Toolchain) -> Iterator[Machines]:
     """The machine of a fault, or of an unbroken kernel, in a build; all are made at once."""
-    texts = {(name, build): found
-             for build, names in ((FIBERS, [*FAULTS, *UNBROKEN]),
-                                  (THREADS, [*MISSING_BARRIERS, *UNBROKEN]))
-             for name, found in _planted(names, build).items()}
-    for build in (FIBERS, THREADS):
-        toolchain.machine(build)
-    distinct = list(dict.fromkeys((text, build) for (_, build), (text, _) in texts.items()))
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        built = dict(zip(distinct, pool.map(lambda each: toolchain.executable(*each), distinct),
-                         strict=True))
-    made = {key: HostMachine(built[text, key[1]], number) for key, (text, number) in texts.items()}
-    yield lambda name, build: made[name, build]
-    for machine in made.values():
-        machine.close()
+    keys = [(name, FIBERS) for name in (*FAULTS, *UNBROKEN)]
+    keys += [(name, THREADS) for name in (*MISSING_BARRIERS, *UNBROKEN)]
+    with kernel_plants.machines(toolchain, {key: _plant(*key) for key in keys}) as made:
+        yield lambda name, build: made[name, build]
 
 
 @pytest.mark.parametrize("name", FAULTS)
