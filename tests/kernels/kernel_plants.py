@@ -14,7 +14,7 @@ import re
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import takewhile
+from pathlib import Path
 from typing import TypeVar
 
 from kernel_host import HostMachine, Toolchain, machine_text
@@ -50,27 +50,30 @@ def machines(
     toolchain: Toolchain, plants: dict[Key, Plant]
 ) -> Iterator[dict[Key, HostMachine]]:
     """The machine of each; what can be is compiled with the others of its text and build."""
-    sources: dict[Key, tuple[str, Build, int]] = {}
+    def compiled(source: tuple[str, list[str], Build]) -> Path:
+        return toolchain.executable(machine_text(*source), source[2])
+
+    numbers: dict[Key, int] = {}
+    texts: dict[Key, tuple[str, Build]] = {}
+    sources: dict[tuple[str, Build], tuple[str, list[str], Build]] = {}
     for text, build in dict.fromkeys((plant.text, plant.build) for plant in plants.values()):
         mine = {key: plant for key, plant in plants.items()
                 if (plant.text, plant.build) == (text, build)}
         names = list(dict.fromkeys(name for plant in mine.values() for name in plant.kernels))
         broken = list(dict.fromkeys(plant.broken for plant in mine.values()
                                     if plant.broken != text))
-        whole, numbers = planted(text, broken)
-        number_of = dict(zip(broken, numbers, strict=True)) | {text: 0}
+        whole, found = planted(text, broken)
+        number_of = dict(zip(broken, found, strict=True)) | {text: 0}
         for key, plant in mine.items():
-            number = number_of[plant.broken]
-            chosen = whole if number or plant.broken == text else plant.broken
-            sources[key] = machine_text(chosen, names, build), build, number
+            numbers[key] = number_of[plant.broken]
+            together = numbers[key] or plant.broken == text
+            texts[key] = whole if together else plant.broken, build
+            sources[texts[key]] = texts[key][0], names, build
     for build in (FIBERS, THREADS):
         toolchain.machine(build)
-    distinct = list(dict.fromkeys((text, build) for text, build, _ in sources.values()))
     with ThreadPoolExecutor(max_workers=2) as pool:
-        executables = dict(zip(distinct, pool.map(lambda each: toolchain.executable(*each),
-                                                  distinct), strict=True))
-    made = {key: HostMachine(executables[text, build], number)
-            for key, (text, build, number) in sources.items()}
+        executables = dict(zip(sources, pool.map(compiled, sources.values()), strict=True))
+    made = {key: HostMachine(executables[texts[key]], number) for key, number in numbers.items()}
     yield made
     for machine in made.values():
         machine.close()
@@ -121,7 +124,14 @@ def _difference(text: str, broken: str) -> tuple[int, int, str]:
 
 def _alike(one: str, other: str) -> int:
     """How many signs two texts begin with alike."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one[:middle] == other[:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def _merged(places: list[_Place | None]) -> list[tuple[_Place, list[int]]]:
