@@ -178,7 +178,8 @@ class _Refusing:
 @contextmanager
 def refusing(why: str) -> Iterator[None]:
     """Within the block draws of this thread raise GradientError, which says why."""
-    before, _repeat.generator = _repeat.generator, _Refusing(why)
+    refused: Any = _Refusing(why)
+    before, _repeat.generator = _repeat.generator, refused
     try:
         yield
     finally:

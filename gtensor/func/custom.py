@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.namespaces import recorded
@@ -30,7 +30,7 @@ class _Custom(Generic[P, R]):
     ) -> None:
         if not callable(function):
             raise TypeError(f"{self._kind} was given {type(function).__name__}; wanted a function")
-        update_wrapper(self, function)
+        update_wrapper(cast(Any, self), function)
         self.function = function
         self.name: str = getattr(function, "__name__", type(function).__name__)
         try:
@@ -202,7 +202,8 @@ class custom_jvp(_Custom[P, R]):
             if len(rules) != len(primals):
                 raise TypeError(f"defjvps of {self.name} was given {len(rules)} rules, and it was "
                                 f"called with {len(primals)} arguments; wanted as many")
-            out: Any = self(*primals)
+            function: Any = self
+            out = function(*primals)
             total: list[Any] = [zeros(y.device, y.shape, y.dtype) for _, y in leaves(out)]
             for one, t in zip(rules, tangents, strict=True):
                 if one is not None:
@@ -227,7 +228,7 @@ def _apart(tree: Tree) -> tuple[list[Any], Tree]:
     """The leaves, and the tree with None in place of each."""
     if isinstance(tree, Tensor):
         return [tree], None
-    if type(tree) is tuple and all([isinstance(x, Tensor) for x in tree]):
+    if type(tree) is tuple and all(isinstance(x, Tensor) for x in tree):
         return [*tree], (None,) * len(tree)
     return [x for _, x in leaves(tree)], mapped(lambda x: None, tree)
 
@@ -256,7 +257,7 @@ class _TreeCall(Rule):
 
     def inputs(self, args: tuple[Any, ...]) -> Values:
         """The tensors among the arguments."""
-        if not self._fixed and all([isinstance(x, Tensor) for x in args]):
+        if not self._fixed and all(isinstance(x, Tensor) for x in args):
             return args
         found, self._form = _apart(tuple([
             x for n, x in enumerate(args) if n not in self._fixed]))

@@ -102,6 +102,8 @@ class Function:
     method `jvp(ctx, *tangents)` gives forward mode, which otherwise takes the pullback of
     `backward`; tangents are zeros, or None, where an argument has none.
 
+    Raises TypeError if the class is called itself.
+
     Source: `torch.autograd.Function`.
     """
 
@@ -143,10 +145,13 @@ class _FunctionCall(Rule):
 
     def __init__(self, own: type[Function], args: tuple[Any, ...]) -> None:
         self.own, self.name = own, own.__name__
-        self.once = getattr(getattr(own, "backward", None), "once_differentiable", False)
-        self.places = [n for n, x in enumerate(args) if isinstance(x, Tensor)]
+        self.places: Sequence[int] = [n for n, x in enumerate(args) if isinstance(x, Tensor)]
         self._args = [None if isinstance(x, Tensor) else x for x in args]
         self._several = False  # whether forward returned a tuple
+
+    @property
+    def once(self) -> bool:  # type: ignore[override]
+        return getattr(self.own.backward, "once_differentiable", False)
 
     def result(self, outputs: Values) -> Any:
         """What `forward` returned, with these outputs."""
@@ -154,6 +159,8 @@ class _FunctionCall(Rule):
 
     def _all(self, values: Values, rest: Any = None) -> list[Any]:
         """One for each argument."""
+        if len(values) == len(self._args):
+            return list(values)
         found = [rest] * len(self._args)
         for n, x in zip(self.places, values, strict=True):
             found[n] = x
@@ -161,9 +168,11 @@ class _FunctionCall(Rule):
 
     def _run(self, ctx: FunctionCtx, inputs: Values) -> list[Any]:
         """The outputs of `forward`."""
-        args = list(self._args)
-        for n, x in zip(self.places, inputs, strict=True):
-            args[n] = x
+        args: Any = inputs
+        if len(inputs) < len(self._args):
+            args = list(self._args)
+            for n, x in zip(self.places, inputs, strict=True):
+                args[n] = x
         if self.own.setup_context is None:
             found = self.own.forward(ctx, *args)
         else:
@@ -182,8 +191,10 @@ class _FunctionCall(Rule):
         ctx = _context(self._all(needs, False))
         outputs = self._run(ctx, inputs)
         kept, ctx._saved, ctx._saved_forward = ctx._saved or (), None, None
-        constants = [j for j, y in enumerate(outputs) if any([y is x for x in ctx._constants])]
-        ctx._constants = ()
+        constants: Sequence[int] = ()
+        if ctx._constants:
+            constants = [j for j, y in enumerate(outputs) if any(y is x for x in ctx._constants)]
+            ctx._constants = ()
         if len(outputs) > 1:
             ctx._shapes = [(y.device, y.shape, y.dtype) if isinstance(y, Tensor) else None
                            for y in outputs]
@@ -193,7 +204,7 @@ class _FunctionCall(Rule):
         self, context: Any, kept: Values, grads: Values, needs: Sequence[bool]
     ) -> Values:
         ctx: FunctionCtx = context
-        if ctx._materialize and None in [g if g is None else 0 for g in grads]:
+        if ctx._shapes and ctx._materialize:
             grads = [zeros(*like) if g is None and like is not None else g
                      for g, like in zip(grads, ctx._shapes, strict=True)]
         before = ctx.needs_input_grad
@@ -202,9 +213,10 @@ class _FunctionCall(Rule):
             found = self.own.backward(ctx, *grads)
         finally:
             ctx._saved, ctx.needs_input_grad = None, before
-        found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
         count = len(self._args)
-        if len(found) < count or any([x is not None for x in found[count:]]):
+        if not isinstance(found, (tuple, list)):
+            found = found,
+        if len(found) < count or any(x is not None for x in found[count:]):
             raise GradientError(f"the backward rule of {self.name} returned {len(found)} "
                                 f"gradients; wanted {count}, one for each argument of forward")
         return [found[n] for n in self.places]
@@ -214,8 +226,8 @@ class _FunctionCall(Rule):
         if self.own.jvp is None:
             return super().tangent(inputs, tangents)
         ctx = _context(self._all([False] * len(inputs), False))
-        plain = not grad_enabled() or not any([
-            isinstance(x, Traced) or x._node is not None for x in inputs])
+        plain = not grad_enabled() or not any(
+            isinstance(x, Traced) or x._node is not None for x in inputs)
         outputs = unrecorded(None, self._run, ctx, inputs)
         saved = ctx._saved_forward if ctx._saved_forward is not None else ctx._saved
         if not plain:  # the outputs have histories by `backward`

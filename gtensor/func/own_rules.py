@@ -32,10 +32,10 @@ from gtensor.engine.handle.context import (
 )
 from gtensor.engine.handle.errors import GradientError, LevelError
 from gtensor.engine.handle.namespaces import recorded
-from gtensor.engine.handle.saved import Guard, Guards
-from gtensor.engine.handle.storage import FRESH, FRESH_ELSEWHERE, GIVEN, Storage
+from gtensor.engine.handle.saved import Guard, Guards, replayed
+from gtensor.engine.handle.storage import FRESH, FRESH_ELSEWHERE, Storage
 from gtensor.engine.handle.tensor import Tensor, wrap, zeros
-from gtensor.engine.run.bind import NO_PARAMS, saves
+from gtensor.engine.run.bind import NO_PARAMS, saves, saving
 from gtensor.engine.tape.levels import (
     Level,
     Traced,
@@ -46,6 +46,7 @@ from gtensor.engine.tape.levels import (
     recording,
     running,
 )
+from gtensor.engine.tape.recipes import WithRecipes
 from gtensor.engine.tape.record import new_record
 from gtensor.engine.transforms.batched import Vectorized
 from gtensor.engine.transforms.dual import Directional
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
 Values = Sequence[Any]
 DIFFERENTIABLE = "fVc"  # kinds of dtypes whose values may have a gradient
+_new = object.__new__
 _CAST = {np.dtype("float32"), np.dtype("float16"), np.dtype("bfloat16")}  # by `gt.autocast`
 
 
@@ -110,7 +112,7 @@ class Rule:
         moving = [i for i, t in enumerate(tangents) if t is not None]
         found: list[Any] = []
 
-        def results(*moved: Tensor) -> list[Tensor]:
+        def values_at(*moved: Tensor) -> list[Tensor]:
             given = list(inputs)
             for i, x in zip(moving, moved, strict=True):
                 given[i] = x
@@ -119,32 +121,41 @@ class Rule:
 
         is_recorded = is_recording(innermost())
         with recording():
-            values, pullback = vjp(results, *[inputs[i] for i in moving])
+            values, pullback = vjp(values_at, *[inputs[i] for i in moving])
             _, push = vjp(lambda *gs: pullback(list(gs)), *[
                 zeros(y.device, y.shape, y.dtype) for y in values])
             along = iter(push(tuple([tangents[i] for i in moving])))
         moved = iter(values)
-        pairs = [(next(moved), next(along)) if differentiable(y) else (y, None) for y in found]
+        outputs = [next(moved) if differentiable(y) else y for y in found]
+        results = [next(along) if differentiable(y) else None for y in found]
         if not is_recorded:
-            pairs = [tuple([without_history(x) if isinstance(x, Tensor) else x for x in pair])
-                     for pair in pairs]
-        return [y for y, _ in pairs], [t for _, t in pairs]
+            outputs, results = _bare(outputs), _bare(results)
+        return outputs, results
 
 
 def apply(rule: Rule, inputs: Sequence[Tensor]) -> Values:
     """The outputs of a rule's function, recorded if an input has a history."""
     level = newest(rule.name, inputs)
+    if level is None:
+        if grad_enabled():
+            for x in inputs:
+                if x._node is not None:
+                    return _recorded(rule, None, inputs, [
+                        x._current_node(rule.name) for x in inputs])
+        return rule.primal(inputs)
     if is_recording(level):
-        nodes = [x._current_node(rule.name) if level is None or level.owns(x) else None
-                 for x in inputs]
+        nodes = [x._node if level.owns(x) else None for x in inputs]
         if nodes.count(None) < len(nodes):
             return _recorded(rule, level, inputs, nodes)
-    if level is None:
-        return rule.primal(inputs)
     if isinstance(level, Vectorized):
         return _for_all(rule, level, inputs)
     assert isinstance(level, Directional)
     return _along(rule, level, inputs)
+
+
+def _bare(values: Values) -> list[Any]:
+    """The values without their histories."""
+    return [without_history(x) if isinstance(x, Tensor) else x for x in values]
 
 
 def differentiable(y: object) -> bool:
@@ -160,27 +171,29 @@ class _Kept:
 
     __slots__ = ("cast", "context", "count", "devices", "outputs", "places", "repeats", "storages")
 
-    def __init__(self, ran: Ran, places: list[int], outputs: list[Device]) -> None:
-        self.context = ran.context
-        self.count = len(ran.outputs)
-        self.places = places  # the outputs that have a gradient
+    def __init__(self, context: Any, count: int, places: list[int], outputs: list[Device]) -> None:
+        self.context = context
+        self.count = count  # of all outputs
+        self.places = places  # those that have a gradient
         self.outputs = outputs  # their devices
-        self.devices: list[Device | None] = []  # those of the saved tensors
-        self.storages: dict[int, Any] = {}  # place among the saved values -> the array's
         self.repeats = 0  # how many inputs are saved last, for another run of `forward`
         self.cast = current_casts() is not None
+        self.devices: list[Device | None] = []  # those of the saved tensors
+        self.storages: list[Storage | None] = []  # theirs; a recipe has none
 
     def handles(self, values: Values, handle: Callable[..., Any]) -> list[Any]:
         """What `forward` kept: `handle(array, device, storage)` of each tensor."""
-        return [v if device is None else handle(v, device, self.storages.get(k, GIVEN))
-                for k, (v, device) in enumerate(zip(
-                    values[:len(values) - self.repeats], self.devices, strict=False))]
+        if self.repeats:
+            values = values[:-self.repeats]
+        return [v if d is None else handle(v, d, s)
+                for v, d, s in zip(values, self.devices, self.storages, strict=False)]
 
     def parts(self, g: Any, handle: Callable[..., Any]) -> list[Any]:
         """The gradients of the outputs, `handle(array, device)` of each; None where there is none.
         """
-        return [None if a is None else handle(a, device) for a, device in zip(
-            g if type(g) is Parts else (g,), self.outputs, strict=True)]
+        if type(g) is not Parts:
+            return [handle(g, self.outputs[0])]
+        return [None if a is None else handle(a, d) for a, d in zip(g, self.outputs, strict=True)]
 
 
 class Parts(list[Any]):
@@ -244,10 +257,8 @@ class _Refused(_Entry):
 class _Call(_Entry):
     """One call of a rule's function."""
 
-    def __init__(self, rule: Rule, positions: tuple[int | None, ...]) -> None:
-        super().__init__(rule.name)
-        self.rule = rule
-        self.positions = positions
+    def __init__(self, rule: Rule) -> None:
+        self.name, self.rule = rule.name, rule
 
     def backward(self, ns: Any, step: Any, g: Any) -> None:
         """Call the rule on tensors, and give what it returns."""
@@ -264,23 +275,22 @@ class _Call(_Entry):
     def _raw(self, step: Any, g: Any) -> None:
         """In a walk on arrays. A gradient that nothing else has is given away."""
         *values, kept = step.saved
-        found = self._called(step, kept, kept.handles(values, wrap), kept.parts(g, wrap))
-        given = [None if x is None else (x._array, x._storage, ref(x)) for x in found]
-        del found
-        for i, one in enumerate(given):
-            if one is not None:
-                array, storage, handle = one
-                alone = handle() is None and (storage is FRESH or storage is FRESH_ELSEWHERE)
-                if alone and [o for o in given if o is not None and o[0] is array] == [one]:
-                    step.give(i, array)
-                else:
-                    step.lend(i, array)
+        found = self._called(step, kept, kept.handles(values, _alias), kept.parts(g, wrap))
+        arrays: list[Any] = [None if x is None else x._array for x in found]
+        alone = _alone(found)  # which drops them
+        for i, array in enumerate(arrays):
+            if array is None:
+                continue
+            if alone[i] and (len(arrays) == 1 or sum([other is array for other in arrays]) == 1):
+                step.give(i, array)
+            else:
+                step.lend(i, array)
 
     def _stacked(self, step: Any, g: Any, level: Any) -> None:
         """In a walk on stacks: the rule sees handles of one example."""
         *values, kept = step.saved
 
-        def handle(a: Any, device: Device, storage: object = None) -> Tensor:
+        def handle(a: Any, device: Device, storage: Storage | None = None) -> Tensor:
             if type(a) is Stack:
                 return level.handle(wrap(a.array, device), True)
             return wrap(a, device)
@@ -299,9 +309,9 @@ class _Call(_Entry):
         *values, kept = step.saved
         count, several = len(step.parents), len(kept.places)
 
-        def handle(x: Any, device: Device, storage: Any) -> Tensor:
+        def handle(x: Any, device: Device, storage: Storage | None) -> Tensor:
             if not isinstance(x, Tensor):
-                return wrap(x, device, storage)
+                return _alias(x, device, storage)
             x._device = device
             return x
 
@@ -312,9 +322,7 @@ class _Call(_Entry):
                 x._node = _part(rule.name, record, output, several, x)
         parts = kept.parts(g, lambda x, device: x)
         if step.create_graph and rule.once:
-            handles = [without_history(x) if isinstance(x, Tensor) else x for x in handles]
-            parts = [None if x is None else without_history(x) for x in parts]
-            found = unrecorded(step.level, self._called, step, kept, handles, parts)
+            found = unrecorded(step.level, self._called, step, kept, _bare(handles), _bare(parts))
             why = (f"the gradient of {record.where()} was differentiated, whose backward rule is "
                    "marked as differentiable once")
             found = [None if x is None else self._refused(step, without_history(x), why)
@@ -331,7 +339,7 @@ class _Call(_Entry):
         self, step: Any, handles: list[Any], inputs: list[Tensor], several: int
     ) -> None:
         """Histories for what `forward` computed and kept, beside inputs and outputs."""
-        computed = _computed(len(step.parents), several)
+        computed = len(step.parents) + 1 + several
         own = [k for k, x in enumerate(handles)
                if self.positions[k] == computed and differentiable(x)]
         if not own:
@@ -364,14 +372,23 @@ class _Call(_Entry):
 
     def _called(self, step: Any, kept: _Kept, handles: Values, parts: Values) -> list[Any]:
         """What the rule returns for the inputs that need a gradient, checked; None elsewhere."""
-        grads: list[Any] = [None] * kept.count
-        for place, part in zip(kept.places, parts, strict=True):
-            grads[place] = part
+        grads: Values = parts
+        if kept.count > 1:
+            grads = [None] * kept.count
+            for place, part in zip(kept.places, parts, strict=True):
+                grads[place] = part
         parents = step.parents
-        needs = [node is not None for node in parents]
-        found = self.rule.backward(kept.context, handles, grads, needs)
-        return [None if node is None else self._fitting(i, x, node, kept.cast)
-                for i, (x, node) in enumerate(zip(found, parents, strict=True))]
+        found = list(self.rule.backward(
+            kept.context, handles, grads, [node is not None for node in parents]))
+        for i, node in enumerate(parents):
+            if node is None:
+                found[i] = None
+                continue
+            x = found[i]
+            if not (isinstance(x, Tensor) and x._array.dtype is node.dtype
+                    and x._array.shape == node.shape and x._device is node.device):
+                found[i] = self._fitting(i, x, node, kept.cast)
+        return found
 
     def _fitting(self, i: int, x: Any, node: Node, cast: bool) -> Tensor:
         """A gradient of the shape, dtype and device of input i, or GradientError."""
@@ -400,11 +417,6 @@ def _entry(op: Any, parents: Sequence[Node | None]) -> tuple[Any, tuple[Node | N
     return op, tuple(parents), mask
 
 
-def _computed(inputs: int, several: int) -> int:
-    """The position of saved tensors that are neither inputs nor outputs."""
-    return inputs + 1 + several
-
-
 def _part(name: str, call: Record, index: int, count: int, y: Tensor) -> Record:
     """The record of one of several outputs of a call."""
     part = new_record(*_entry(_Part(name), [call]), (), (), {"index": index, "count": count},
@@ -430,82 +442,162 @@ def unrecorded(level: Any, function: Callable[..., Any], *args: Any) -> Any:
         level.grad_enabled = before
 
 
+def _alias(array: Any, device: Device, storage: Storage | None) -> Tensor:
+    """A handle on memory that a record saved: a write counts, but the handle does not."""
+    if storage is None:
+        return wrap(array, device)
+    x = _new(Tensor)
+    x._array, x._device, x._node = array, device, None
+    x._storage, x._version = storage, storage.version
+    return x
+
+
+def _without_node(x: Tensor) -> Tensor:
+    """An input for `forward`."""
+    if isinstance(x, Traced):
+        return x._copied()
+    storage = x._own_storage(False)
+    storage.saved = True  # so no op may take the memory over
+    return _alias(x._array, x._device, storage)
+
+
+def _alone(values: list[Any]) -> list[bool]:
+    """Drop tensors; whether nothing else had each, on memory of its own."""
+    found = [x if x is None or x._storage is not FRESH and x._storage is not FRESH_ELSEWHERE
+             else ref(x) for x in values]
+    values.clear()
+    return [type(one) is ref and one() is None for one in found]
+
+
 def _recorded(
     rule: Rule, level: Level | None, inputs: Sequence[Tensor], nodes: list[Node | None]
 ) -> Values:
     """Run `forward`, and record the call on the tape of a level, or on that of tensors."""
-    given = [x if node is None else without_history(x)
-             for x, node in zip(inputs, nodes, strict=True)]
-    needs = [node is not None for node in nodes]
+    needs, mask, bit = [], 0, 1
+    for node in nodes:
+        needs.append(node is not None)
+        if node is not None:
+            mask |= bit
+        bit += bit
     if rule.closes:
-        ran = unrecorded(level, rule.forward, given, needs)
+        given = inputs
+        outputs, values, context, constants = unrecorded(level, rule.forward, given, needs)
     else:
-        ran = rule.forward(given, needs)
-    outputs, places = [], []
-    positions = {id(x): i for i, x in enumerate(given)}
-    for j, y in enumerate(ran.outputs):
-        if isinstance(y, Tensor):
-            _refuse_closure(rule, level, y)
-            if differentiable(y) and j not in ran.constants:
-                places.append(j)
-            # new handles: forward may keep its own
-            y = without_history(y if level is None or level.owns(y) else level.lift(y))
-        outputs.append(y)
+        given = [_without_node(x) if needed else x for x, needed in zip(inputs, needs, strict=True)]
+        outputs, values, context, constants = rule.forward(given, needs)
+    _refuse_closure(rule, level, outputs)
+    places = [j for j, y in enumerate(outputs) if differentiable(y) and j not in constants]
     if not places:
+        return _renewed(level, outputs)
+    several = len(places) if len(places) > 1 else 0
+    kept = _Kept(context, len(outputs), places, [outputs[j]._device for j in places])
+    positions = {id(x): i for i, x in enumerate(given)}
+    for k, j in enumerate(places, 1):
+        positions.setdefault(id(outputs[j]), len(given) + (k if several else 0))
+    op: Any = _Call(rule)
+    values, op.positions = _positions(rule, kept, values, given, positions)
+    saved, guards = _saved(kept, values) if level is None else _saved_on(level, kept, values)
+    del given, values
+    outputs = _renewed(level, outputs)
+    first = outputs[places[0]]
+    call = new_record(op, tuple(nodes), mask, saved, guards, NO_PARAMS,
+                      _SEVERAL if several else first._array, first._device)
+    if level is not None:
+        call.level = level
+    if not several:
+        first._node = call
         return outputs
     for k, j in enumerate(places):
-        positions.setdefault(id(ran.outputs[j]), len(given) + (k + 1 if len(places) > 1 else 0))
-    kept, op = _Kept(ran, places, [outputs[j]._device for j in places]), _Call(rule, ())
-    saved, guards = _saved(op, level, kept, ran.kept, given, positions)
-    first = outputs[places[0]]
-    call = new_record(*_entry(op, nodes), saved, guards, NO_PARAMS,
-                      first._array if len(places) == 1 else _SEVERAL, first._device)
-    call.level = level
-    if len(places) == 1:
-        first._node = call
-    else:
-        for k, j in enumerate(places):
-            outputs[j]._node = _part(rule.name, call, k, len(places), outputs[j])
+        outputs[j]._node = _part(rule.name, call, k, several, outputs[j])
     return outputs
 
 
-def _saved(
-    op: _Call, level: Level | None, kept: _Kept, values: Values, given: list[Tensor],
-    positions: dict[int, int],
+def _renewed(level: Level | None, outputs: Values) -> list[Any]:
+    """New handles, as `forward` may have its own elsewhere. It drops the given ones."""
+    found = list(outputs)
+    if type(outputs) is list:
+        outputs.clear()
+    for j in range(len(found)):
+        if not isinstance(found[j], Tensor):
+            continue
+        if level is not None:
+            found[j] = without_history(
+                found[j] if level.owns(found[j]) else level.lift(found[j]))
+            continue
+        array, device, storage = found[j]._array, found[j]._device, found[j]._storage
+        last, found[j] = ref(found[j]), None
+        elsewhere = last()
+        found[j] = (wrap(array, device, storage) if elsewhere is None
+                    else without_history(elsewhere))
+        elsewhere = None
+    return found
+
+
+def _saved(kept: _Kept, values: Values) -> tuple[tuple[Any, ...], Guards]:
+    """What a record of tensors saves of these values, and the guards of them."""
+    saved: list[Any] = []
+    guards: list[Guard] = []
+    kind: type[tuple[Any, ...]] = tuple
+    for x in values:
+        if not isinstance(x, Tensor):
+            saved.append(x)
+            kept.devices.append(None)
+            kept.storages.append(None)
+            continue
+        storage = saving(x)
+        if storage is None:  # a recipe may take its place
+            (one,), more = saves((0,), (x._array,), (x,))
+            kind = WithRecipes
+            saved.append(one)
+            guards += more
+        else:
+            guards.append((storage, x._version, len(saved)))
+            saved.append(x._array)
+            if x._device.graphs:
+                guards += replayed(x._array, x._device)
+        kept.devices.append(x._device)
+        kept.storages.append(storage)
+    saved.append(kept)
+    return kind(saved), tuple(guards)
+
+
+def _saved_on(
+    level: Level, kept: _Kept, values: Values
 ) -> tuple[tuple[Any, ...], Guards]:
-    """What a record saves of the values that `forward` kept, and the guards of them."""
-    computed = _computed(len(given), len(kept.places))
-    found = [positions.get(id(x), computed) if isinstance(x, Tensor) else None for x in values]
-    if op.rule.repeats and any(
-            p == computed and differentiable(x) for p, x in zip(found, values, strict=True)):
-        values, found = [*values, *given], [*found, *range(len(given))]
-        kept.repeats = len(given)
-    op.positions = *found, None
-    kept.devices = [x._device if isinstance(x, Tensor) else None for x in values]
-    if level is None:
-        handles = [x if isinstance(x, Tensor) else None for x in values]
-        saved, guards = saves(
-            range(len(values) + 1),
-            [*[x if h is None else h._array for x, h in zip(values, handles, strict=True)], kept],
-            handles)
-        kept.storages = {place: count for count, _, place in guards if isinstance(count, Storage)}
-        return saved, guards
-    own: list[Guard] = []
+    """The same on the tape of a level: handles without a node."""
+    guards: list[Guard] = []
     for x in values:
         if isinstance(x, Tensor):
-            guard(x, own)
+            guard(x, guards)
+    kept.devices = [x._device if isinstance(x, Tensor) else None for x in values]
+    kept.storages = [None] * len(values)
     return (*[x._copied() if isinstance(x, Traced) and level.owns(x) else x for x in values],
-            kept), tuple(own)
+            kept), tuple(guards)
 
 
-def _refuse_closure(rule: Rule, level: Level | None, y: Tensor) -> None:
+def _positions(
+    rule: Rule, kept: _Kept, values: Values, given: Sequence[Tensor], known: dict[int, int]
+) -> tuple[Values, tuple[int | None, ...]]:
+    """What a record is to save, and where among inputs and outputs that is."""
+    computed = len(given) + 1 + len(kept.places)
+    found: list[int | None] = [
+        known.get(id(x), computed) if isinstance(x, Tensor) else None for x in values]
+    if computed in found and rule.repeats and any(
+            p == computed and differentiable(x) for p, x in zip(found, values, strict=True)):
+        kept.repeats = len(given)
+        return [*values, *given], (*found, *range(len(given)), None)
+    return values, (*found, None)
+
+
+def _refuse_closure(rule: Rule, level: Level | None, outputs: Values) -> None:
     """Raise GradientError for an output that depends on a tensor beside the inputs."""
-    if rule.closes and (level is not None or not isinstance(y, Traced)):
-        return
-    if y._node is not None and (level is None or level.owns(y)) or (
-            level is None and isinstance(y, Traced)):
-        raise GradientError(f"{rule.name} reads a tensor that requires a gradient and is not among "
-                            "its arguments; wanted it as an argument, or its detach()")
+    for y in outputs:
+        if isinstance(y, Tensor) and (
+                y._node is not None and not rule.closes and (level is None or level.owns(y))
+                or level is None and isinstance(y, Traced)):
+            raise GradientError(
+                f"{rule.name} reads a tensor that requires a gradient and is not among its "
+                "arguments; wanted it as an argument, or its detach()")
 
 
 # -- levels ----------------------------------------------------------------------------------------
@@ -524,10 +616,11 @@ def _levels(levels: tuple[Any, ...]) -> Iterator[None]:
 
 def _along(rule: Rule, level: Directional, inputs: Sequence[Tensor]) -> Values:
     """The outputs on the level of a `jvp`."""
-    primals: list[Any] = [x.primal if level.owns(x) else x for x in inputs]  # type: ignore[attr-defined]
-    tangents = [x.tangent if level.owns(x) else None for x in inputs]  # type: ignore[attr-defined]
+    duals: Sequence[Any] = inputs
+    primals = [x.primal if level.owns(x) else x for x in duals]
+    tangents = [x.tangent if level.owns(x) else None for x in duals]
     with _levels(STATE.levels[:level.depth - 1]):
-        if all([t is None for t in tangents]):
+        if not any(t is not None for t in tangents):
             outputs = apply(rule, primals)
             along: Values = [None] * len(outputs)
         else:
@@ -581,7 +674,7 @@ class _Examples(Rule):
         """The values of an output for all examples."""
         if not isinstance(y, Tensor):
             return y
-        _refuse_closure(self.rule, level, y)
+        _refuse_closure(self.rule, level, [y])
         values, mapped = level.end(y)
         return values if mapped or True not in self.mapped else recorded.broadcast_to(
             values, shape=(level.size, *values.shape))

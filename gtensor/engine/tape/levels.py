@@ -310,8 +310,7 @@ def vectorizing() -> bool:
 
 @contextmanager
 def recording() -> Iterator[None]:
-    """Record ops within the block, in this thread, also if a walk of the running level's tape calls.
-    """
+    """Record ops of this thread in the block, also where a walk of the level's tape runs it."""
     level = innermost()
     with enable_grad():
         if level is None:
