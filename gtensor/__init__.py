@@ -108,9 +108,9 @@ else:
             "amp", "autograd", "checkpoint", "data", "distributed", "fft", "func", "models", "nn",
             "optim", "profiler", "testing")},
         **dict.fromkeys((
-            "custom_jvp", "custom_vjp", "functional_call",
-            "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
-            "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
+            "custom_jvp", "custom_vjp", "functional_call", "grad", "hessian", "hvp", "jacfwd",
+            "jacobian", "jacrev", "jvp", "jvp_batched", "linearize", "per_example_grad",
+            "value_and_grad", "vjp", "vmap",
         ), "gtensor.func"),
         **{name: f"gtensor.composed.{module}" for module, names in {
             "comparing": "allclose isclose nan_to_num",

@@ -11,7 +11,7 @@ from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor, check_like, zeros
 from gtensor.func.gradients import vjp
-from gtensor.func.own_rules import Ran, Rule, Values, apply, differentiable
+from gtensor.func.own_rules import Ran, Rule, Values, apply, differentiable, named
 from gtensor.func.trees import P, R, Tree, leaves, mapped, rebuilt
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -300,9 +300,8 @@ class _TreeCall(Rule):
 
     def _named(self, n: int) -> str:
         """Argument n of those with derivatives."""
-        number = [k for k in range(self._count) if k not in self._fixed][n]
-        names = [*self.own._parameters]
-        return f"argument {number}" + (f" ({names[number]!r})" if number < len(names) else "")
+        return named(self.own.function,
+                     [k for k in range(self._count) if k not in self._fixed][n])
 
     def argument(self, i: int) -> str:
         if self._form is None:
@@ -422,4 +421,6 @@ def _zeros_like(x: Tensor) -> Tensor:
 
 def _told(found: object) -> str:
     """What a rule returned, for a message."""
-    return (f"{len(found)} values" if isinstance(found, (tuple, list)) else type(found).__name__)
+    if not isinstance(found, (tuple, list)):
+        return type(found).__name__
+    return f"a {type(found).__name__} of {len(found)}"

@@ -9,7 +9,15 @@ from gtensor.engine.handle.context import grad_enabled
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.tensor import Tensor, zeros
 from gtensor.engine.tape.levels import Traced
-from gtensor.func.own_rules import Ran, Rule, Values, apply, differentiable, unrecorded
+from gtensor.func.own_rules import (
+    Ran,
+    Rule,
+    Values,
+    apply,
+    differentiable,
+    named,
+    unrecorded,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -218,7 +226,8 @@ class _FunctionCall(Rule):
             found = found,
         if len(found) < count or any(x is not None for x in found[count:]):
             raise GradientError(f"the backward rule of {self.name} returned {len(found)} "
-                                f"gradients; wanted {count}, one for each argument of forward")
+                                f"gradient{'s' * (len(found) != 1)}; wanted {count}, one for each "
+                                "argument of forward")
         return [found[n] for n in self.places]
 
     def tangent(self, inputs: Values, tangents: Values) -> tuple[Values, Values]:
@@ -251,7 +260,7 @@ class _FunctionCall(Rule):
         return outputs, found
 
     def argument(self, i: int) -> str:
-        return f"argument {self.places[i]}"
+        return named(self.own.forward, self.places[i], self.own.setup_context is None)
 
 
 def _context(needs: Sequence[bool]) -> FunctionCtx:

@@ -16,8 +16,9 @@ derivative through it is refused.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -119,7 +120,8 @@ class Rule:
             found[:] = apply(self, given)
             return [y for y in found if differentiable(y)]
 
-        is_recorded = is_recording(innermost())
+        seen = is_recording(innermost()) and any(
+            x is not None and x._node is not None for x in (*inputs, *tangents))
         with recording():
             values, pullback = vjp(values_at, *[inputs[i] for i in moving])
             _, push = vjp(lambda *gs: pullback(list(gs)), *[
@@ -128,7 +130,7 @@ class Rule:
         moved = iter(values)
         outputs = [next(moved) if differentiable(y) else y for y in found]
         results = [next(along) if differentiable(y) else None for y in found]
-        if not is_recorded:
+        if not seen:  # no history but of the handles made here
             outputs, results = _bare(outputs), _bare(results)
         return outputs, results
 
@@ -161,6 +163,14 @@ def _bare(values: Values) -> list[Any]:
 def differentiable(y: object) -> bool:
     """Whether that is a tensor that may have a gradient."""
     return isinstance(y, Tensor) and y._array.dtype.kind in DIFFERENTIABLE
+
+
+def named(function: Callable[..., Any], number: int, behind: int = 0) -> str:
+    """What a message calls an argument of a function; `behind` others come first."""
+    with suppress(TypeError, ValueError, IndexError):
+        name = [*inspect.signature(function).parameters][number + behind]
+        return f"argument {number} ({name!r})"
+    return f"argument {number}"
 
 
 # -- the record ------------------------------------------------------------------------------------
@@ -238,7 +248,9 @@ class _Part(_Entry):
         if parts is None:
             parts = Parts([None] * step.params["count"])
             step.slots[call] = (parts, None) if raw else parts
-        parts[step.params["index"]] = g
+        index = step.params["index"]
+        present = parts[index]  # of another record of this output, made in a recorded walk
+        parts[index] = g if present is None else ns.add(present, g)
         step.moved = True  # the slot has the hold on g now
 
 
@@ -344,24 +356,30 @@ class _Call(_Entry):
                if self.positions[k] == computed and differentiable(x)]
         if not own:
             return
-        name, where = self.name, step.record.where()
-        if not inputs:
-            why = (f"a second derivative of {where} reached a tensor that forward computed and "
-                   "saved; wanted inputs or outputs saved, from which backward computes it, or "
-                   "its detach() in backward for a constant")
-            for k in own:
-                handles[k] = self._refused(step, handles[k], why)
-            return
-        needs = [node is not None for node in step.parents]
-        with differentiating([node for node in step.parents if node is not None]), refusing(
-                f"{name} draws random numbers in the second run that a second derivative takes; "
-                "wanted them drawn outside of it, as an argument"):
-            again = self.rule.forward(inputs, needs).kept
-        if len(again) != len(handles):
-            raise GradientError(f"{where} kept {len(handles)} residuals and in its second run "
-                                f"{len(again)}; wanted the same in both")
+        where = step.record.where()
+        again: Values | None = None
+        why = (f"a second derivative of {where} reached a tensor that forward computed and saved; "
+               "wanted inputs or outputs saved, from which backward computes it, or its detach() "
+               "in backward for a constant")
+        if inputs:
+            try:
+                again = self._kept_again(step, inputs, len(handles))
+            except GradientError as error:  # matters only if a derivative is taken through it
+                why = str(error)
         for k in own:
-            handles[k] = again[k]
+            handles[k] = self._refused(step, handles[k], why) if again is None else again[k]
+
+    def _kept_again(self, step: Any, inputs: list[Tensor], count: int) -> Values:
+        """What `forward` keeps in a recorded run."""
+        parents = step.parents
+        with differentiating([node for node in parents if node is not None]), refusing(
+                f"{step.record.where()} draws random numbers, and a second derivative runs it "
+                "again; wanted them drawn outside, as an argument"):
+            kept = self.rule.forward(inputs, [node is not None for node in parents]).kept
+        if len(kept) != count:
+            raise GradientError(f"{step.record.where()} kept {count} residuals, and {len(kept)} in "
+                                "the second run for a second derivative; wanted the same")
+        return kept
 
     def _refused(self, step: Any, x: Tensor, why: str) -> Tensor:
         """x with a history that refuses to be walked."""
@@ -590,11 +608,12 @@ def _positions(
 
 
 def _refuse_closure(rule: Rule, level: Level | None, outputs: Values) -> None:
-    """Raise GradientError for an output that depends on a tensor beside the inputs."""
+    """Raise for an output that depends on a tensor beside the inputs."""
     for y in outputs:
-        if isinstance(y, Tensor) and (
-                y._node is not None and not rule.closes and (level is None or level.owns(y))
-                or level is None and isinstance(y, Traced)):
+        if level is None and isinstance(y, Traced):
+            _lowered(rule, y._level, [y])
+        if isinstance(y, Tensor) and y._node is not None and not rule.closes and (
+                level is None or level.owns(y)):
             raise GradientError(
                 f"{rule.name} reads a tensor that requires a gradient and is not among its "
                 "arguments; wanted it as an argument, or its detach()")
