@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
 from gtensor.engine.handle.errors import GradientError
@@ -54,7 +55,7 @@ class _Custom(Generic[P, R]):
     def _call(self, kind: type[_TreeCall], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs or self._defaults:
             args = self._bound(args, kwargs)
-        if any(number >= len(args) for number in self.constants):
+        if self.constants and max(self.constants) >= len(args):
             raise ValueError(f"{self.name} was called with {len(args)} arguments, and argument "
                              f"{max(self.constants)} of it is one without a derivative")
         call = kind(self, args)
@@ -112,6 +113,7 @@ class custom_vjp(_Custom[P, R]):
     _kind, _defined_by = "custom_vjp", "defvjp(forward, backward)"
     forward: Callable[..., tuple[R, Any]] | None = None
     backward: Callable[..., Any] | None = None
+    once = False  # whether the gradients have no derivative
 
     def defvjp(
         self, forward: Callable[..., tuple[R, Any]], backward: Callable[..., Any]
@@ -131,6 +133,7 @@ class custom_vjp(_Custom[P, R]):
                 raise TypeError(f"defvjp of {self.name} was given {type(rule).__name__}; wanted "
                                 "two functions, forward and backward")
         self.forward, self.backward = forward, backward
+        self.once = getattr(backward, "once_differentiable", False)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function's result."""
@@ -226,7 +229,7 @@ class custom_jvp(_Custom[P, R]):
 
 def _apart(tree: Tree) -> tuple[list[Any], Tree]:
     """The leaves, and the tree with None in place of each."""
-    if isinstance(tree, Tensor):
+    if isinstance(tree, Tensor) or tree is None:
         return [tree], None
     if type(tree) is tuple and all(isinstance(x, Tensor) for x in tree):
         return [*tree], (None,) * len(tree)
@@ -246,19 +249,26 @@ class _TreeCall(Rule):
     """One call: the structure of arguments and result, and what among the arguments is no tensor.
     """
 
+    _fixed: Mapping[int, Any] = MappingProxyType({})  # arguments without derivatives, by number
+    _form: Tree = None  # of the others; None: each is a tensor
+    _leaves: Sequence[Any] = ()  # theirs, None in place of tensors
+    _tensors: Sequence[int] = ()  # which of the leaves are tensors
+    _result: Tree = None  # the form of the result
+
     def __init__(self, own: Any, args: tuple[Any, ...]) -> None:
         self.own, self.name = own, own.name
         self._count = len(args)  # of all arguments
-        self._fixed: dict[int, Any] = {n: args[n] for n in own.constants}
-        self._form: Tree = None  # of the other arguments; None: each is a tensor
-        self._leaves: list[Any] = []  # theirs, None in place of tensors
-        self._tensors: Sequence[int] = range(len(args))  # which of the leaves are tensors
-        self._result: Tree = None  # the form of the result
+        if own.constants:
+            self._fixed = {n: args[n] for n in own.constants}
 
     def inputs(self, args: tuple[Any, ...]) -> Values:
         """The tensors among the arguments."""
-        if not self._fixed and all(isinstance(x, Tensor) for x in args):
-            return args
+        if not self._fixed:
+            for x in args:
+                if not isinstance(x, Tensor):
+                    break
+            else:
+                return args
         found, self._form = _apart(tuple([
             x for n, x in enumerate(args) if n not in self._fixed]))
         self._tensors = [k for k, x in enumerate(found) if isinstance(x, Tensor)]
@@ -316,8 +326,7 @@ class _VjpCall(_TreeCall):
 
     def __init__(self, own: custom_vjp[..., Any], args: tuple[Any, ...]) -> None:
         super().__init__(own, args)
-        self.once = getattr(own.backward, "once_differentiable", False)
-        self.repeats = not self.once
+        self.once, self.repeats = own.once, not own.once
 
     def forward(self, inputs: Values, needs: Sequence[bool]) -> Ran:
         found = self.own.forward(*self._arguments(inputs))
@@ -327,15 +336,17 @@ class _VjpCall(_TreeCall):
         outputs = self._outputs(found[0])
         kept, form = _apart(found[1])
         shapes = [(y.device, y.shape, y.dtype) if differentiable(y) else None
-                  for y in outputs] if len(outputs) > 1 else [None]
-        return Ran(outputs, kept, (form, shapes))
+                  for y in outputs] if len(outputs) > 1 else None
+        return outputs, kept, (form, shapes), ()
 
     def backward(
         self, context: Any, kept: Values, grads: Values, needs: Sequence[bool]
     ) -> Values:
         form, shapes = context
-        g = self.result([zeros(*like) if g is None and like is not None else g
-                         for g, like in zip(grads, shapes, strict=True)])
+        if shapes:
+            grads = [zeros(*like) if g is None and like is not None else g
+                     for g, like in zip(grads, shapes, strict=True)]
+        g = self.result(grads)
         found = self.own.backward(*self._first(), _together(form, kept), g)
         count = self._count - len(self._fixed)
         if not isinstance(found, (tuple, list)) or len(found) != count:
@@ -367,7 +378,7 @@ class _JvpCall(_TreeCall):
     """A call of a `custom_jvp`."""
 
     def forward(self, inputs: Values, needs: Sequence[bool]) -> Ran:
-        return Ran(self.primal(inputs), inputs)
+        return self._outputs(self.own.function(*self._arguments(inputs))), inputs, None, ()
 
     def backward(
         self, context: Any, kept: Values, grads: Values, needs: Sequence[bool]

@@ -134,7 +134,8 @@ class Function:
             raise TypeError(f"{cls.__name__} has no method forward; wanted static methods forward "
                             "and backward")
         call = _FunctionCall(cls, args)
-        return call.result(apply(call, [args[n] for n in call.places]))
+        every = len(call.places) == len(args)
+        return call.result(apply(call, args if every else [args[n] for n in call.places]))
 
 
 def once_differentiable(backward: F) -> F:
@@ -198,7 +199,9 @@ class _FunctionCall(Rule):
                             "gradient; wanted the method, or the argument's detach()")
         ctx = _context(self._all(needs, False))
         outputs = self._run(ctx, inputs)
-        kept, ctx._saved, ctx._saved_forward = ctx._saved or (), None, None
+        kept, ctx._saved = ctx._saved or (), None
+        if ctx._saved_forward is not None:
+            ctx._saved_forward = None
         constants: Sequence[int] = ()
         if ctx._constants:
             constants = [j for j, y in enumerate(outputs) if any(y is x for x in ctx._constants)]
@@ -206,7 +209,7 @@ class _FunctionCall(Rule):
         if len(outputs) > 1:
             ctx._shapes = [(y.device, y.shape, y.dtype) if isinstance(y, Tensor) else None
                            for y in outputs]
-        return Ran(outputs, kept, ctx, constants)
+        return outputs, kept, ctx, constants
 
     def backward(
         self, context: Any, kept: Values, grads: Values, needs: Sequence[bool]
@@ -228,7 +231,7 @@ class _FunctionCall(Rule):
             raise GradientError(f"the backward rule of {self.name} returned {len(found)} "
                                 f"gradient{'s' * (len(found) != 1)}; wanted {count}, one for each "
                                 "argument of forward")
-        return [found[n] for n in self.places]
+        return found if len(self.places) == count else [found[n] for n in self.places]
 
     def tangent(self, inputs: Values, tangents: Values) -> tuple[Values, Values]:
         """By the method `jvp`, if there is one."""

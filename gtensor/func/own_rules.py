@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
 import numpy as np
@@ -67,13 +67,9 @@ _new = object.__new__
 _CAST = {np.dtype("float32"), np.dtype("float16"), np.dtype("bfloat16")}  # by `gt.autocast`
 
 
-class Ran(NamedTuple):
-    """What a run of `Rule.forward` gives."""
-
-    outputs: Values  # tensors; anything else is handed on
-    kept: Values  # for `backward`: tensors, or anything else
-    context: Any = None  # for `backward`
-    constants: Collection[int] = ()  # the numbers of outputs that have no gradient
+# What a run of `Rule.forward` gives: the outputs (tensors; anything else is handed on), what it
+# keeps for `backward` (likewise), a context for it, the numbers of outputs that have no gradient.
+Ran: TypeAlias = tuple[list[Any], Values, Any, Collection[int]]
 
 
 class Rule:
@@ -140,10 +136,10 @@ def apply(rule: Rule, inputs: Sequence[Tensor]) -> Values:
     level = newest(rule.name, inputs)
     if level is None:
         if grad_enabled():
-            for x in inputs:
-                if x._node is not None:
-                    return _recorded(rule, None, inputs, [
-                        x._current_node(rule.name) for x in inputs])
+            nodes = [x._current_node(rule.name) for x in inputs]
+            for node in nodes:
+                if node is not None:
+                    return _recorded(rule, None, inputs, nodes)
         return rule.primal(inputs)
     if is_recording(level):
         nodes = [x._node if level.owns(x) else None for x in inputs]
@@ -221,7 +217,7 @@ class _Entry:
     view = False
     complex = True
     flops = composed = None
-    positions: tuple[int | None, ...] = ()
+    positions: tuple[int | None, ...] = (None,)
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -288,12 +284,15 @@ class _Call(_Entry):
         """In a walk on arrays. A gradient that nothing else has is given away."""
         *values, kept = step.saved
         found = self._called(step, kept, kept.handles(values, _alias), kept.parts(g, wrap))
-        arrays: list[Any] = [None if x is None else x._array for x in found]
-        alone = _alone(found)  # which drops them
-        for i, array in enumerate(arrays):
-            if array is None:
+        last = [None if x is None else (x._array, x._storage, ref(x)) for x in found]
+        found.clear()
+        several = len(last) > 1
+        for i, one in enumerate(last):
+            if one is None:
                 continue
-            if alone[i] and (len(arrays) == 1 or sum([other is array for other in arrays]) == 1):
+            array, storage, handle = one
+            if handle() is None and (storage is FRESH or storage is FRESH_ELSEWHERE) and not (
+                    several and sum([o is not None and o[0] is array for o in last]) > 1):
                 step.give(i, array)
             else:
                 step.lend(i, array)
@@ -375,7 +374,7 @@ class _Call(_Entry):
         with differentiating([node for node in parents if node is not None]), refusing(
                 f"{step.record.where()} draws random numbers, and a second derivative runs it "
                 "again; wanted them drawn outside, as an argument"):
-            kept = self.rule.forward(inputs, [node is not None for node in parents]).kept
+            _, kept, *_ = self.rule.forward(inputs, [node is not None for node in parents])
         if len(kept) != count:
             raise GradientError(f"{step.record.where()} kept {count} residuals, and {len(kept)} in "
                                 "the second run for a second derivative; wanted the same")
@@ -479,14 +478,6 @@ def _without_node(x: Tensor) -> Tensor:
     return _alias(x._array, x._device, storage)
 
 
-def _alone(values: list[Any]) -> list[bool]:
-    """Drop tensors; whether nothing else had each, on memory of its own."""
-    found = [x if x is None or x._storage is not FRESH and x._storage is not FRESH_ELSEWHERE
-             else ref(x) for x in values]
-    values.clear()
-    return [type(one) is ref and one() is None for one in found]
-
-
 def _recorded(
     rule: Rule, level: Level | None, inputs: Sequence[Tensor], nodes: list[Node | None]
 ) -> Values:
@@ -504,16 +495,18 @@ def _recorded(
         given = [_without_node(x) if needed else x for x, needed in zip(inputs, needs, strict=True)]
         outputs, values, context, constants = rule.forward(given, needs)
     _refuse_closure(rule, level, outputs)
-    places = [j for j, y in enumerate(outputs) if differentiable(y) and j not in constants]
+    places = [0] if len(outputs) == 1 and not constants and differentiable(outputs[0]) else [
+        j for j, y in enumerate(outputs) if differentiable(y) and j not in constants]
     if not places:
         return _renewed(level, outputs)
     several = len(places) if len(places) > 1 else 0
     kept = _Kept(context, len(outputs), places, [outputs[j]._device for j in places])
-    positions = {id(x): i for i, x in enumerate(given)}
-    for k, j in enumerate(places, 1):
-        positions.setdefault(id(outputs[j]), len(given) + (k if several else 0))
     op: Any = _Call(rule)
-    values, op.positions = _positions(rule, kept, values, given, positions)
+    if values:
+        positions = {id(x): i for i, x in enumerate(given)}
+        for k, j in enumerate(places, 1):
+            positions.setdefault(id(outputs[j]), len(given) + (k if several else 0))
+        values, op.positions = _positions(rule, kept, values, given, positions)
     saved, guards = _saved(kept, values) if level is None else _saved_on(level, kept, values)
     del given, values
     outputs = _renewed(level, outputs)
@@ -705,10 +698,11 @@ class _Examples(Rule):
 
     def forward(self, inputs: Values, needs: Sequence[bool]) -> Ran:
         with self._running() as level:
-            ran = self.rule.forward(self._handles(level, inputs, self.mapped), needs)
-            kept = [level.end(x) if isinstance(x, Tensor) else (x, False) for x in ran.kept]
-            return Ran([self._whole(level, y) for y in ran.outputs], [x for x, _ in kept],
-                       (ran.context, [m for _, m in kept]), ran.constants)
+            outputs, values, context, constants = self.rule.forward(
+                self._handles(level, inputs, self.mapped), needs)
+            kept = [level.end(x) if isinstance(x, Tensor) else (x, False) for x in values]
+            return ([self._whole(level, y) for y in outputs], [x for x, _ in kept],
+                    (context, [m for _, m in kept]), constants)
 
     def backward(
         self, context: Any, kept: Values, grads: Values, needs: Sequence[bool]
