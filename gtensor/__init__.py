@@ -85,6 +85,8 @@ if TYPE_CHECKING:
     from gtensor.execution.graphs import Graph
     from gtensor.execution.streams import Event, stream
     from gtensor.func import (
+        custom_jvp,
+        custom_vjp,
         functional_call,
         grad,
         hessian,
@@ -106,8 +108,9 @@ else:
             "amp", "autograd", "checkpoint", "data", "distributed", "fft", "func", "models", "nn",
             "optim", "profiler", "testing")},
         **dict.fromkeys((
-            "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
-            "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
+            "custom_jvp", "custom_vjp", "functional_call", "grad", "hessian", "hvp", "jacfwd",
+            "jacobian", "jacrev", "jvp", "jvp_batched", "linearize", "per_example_grad",
+            "value_and_grad", "vjp", "vmap",
         ), "gtensor.func"),
         **{name: f"gtensor.composed.{module}" for module, names in {
             "comparing": "allclose isclose nan_to_num",
@@ -199,6 +202,8 @@ __all__ = [
     "cuda_device_count",
     "cumulative_prod",
     "cumulative_sum",
+    "custom_jvp",
+    "custom_vjp",
     "d",
     "data",
     "default_device",
