@@ -50,6 +50,7 @@ class Settings:
     def __setattr__(self, name: str, value: int | str) -> None:
         if name in FLAGS:  # else the slots refuse it
             _check(name, value, f"settings.{name} = {value!r}")
+        _count(self, name, value)
         object.__setattr__(self, name, value)
         if name in _watchers:
             _watchers[name](value)
@@ -60,14 +61,19 @@ class Settings:
         for name in values:
             if name not in FLAGS:
                 raise TypeError(f"unknown setting {name!r}; wanted one of {', '.join(FLAGS)}")
-        restore = in_turn(*[partial(object.__setattr__, self, name, getattr(self, name))
-                            for name in values])
+        before = {name: getattr(self, name) for name in values}
+        restore = in_turn(*[partial(object.__setattr__, self, name, value)
+                            for name, value in before.items()])
         try:
             for name, value in values.items():
                 setattr(self, name, value)
             yield self
         finally:
-            restore()
+            try:
+                for name, value in before.items():
+                    _count(self, name, value)
+            finally:
+                restore()
             for name in _watchers.keys() & values:
                 _watchers[name](getattr(self, name))
 
@@ -84,6 +90,16 @@ class Settings:
 
 
 _watchers: dict[str, Callable[[Any], None]] = {}
+
+
+def _count(settings: Settings, name: str, value: object) -> None:
+    """Tell recorded steps, if a flag is to have another value."""
+    if getattr(settings, name, value) != value:
+        from gtensor.system import structure
+
+        structure.changed(f"settings.{name} was set")
+
+
 _FIELDS = {f.name: f for f in fields(Settings)}
 FLAGS = tuple(_FIELDS)
 

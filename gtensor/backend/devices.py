@@ -342,8 +342,13 @@ def default_device() -> Device:
 
 def set_default_device(device: Device | str) -> None:
     """Make `device` the default for the whole process."""
+    from gtensor.system import structure
+
     global _default
-    _default = get_device(device)
+    chosen = get_device(device)
+    if chosen is not _default:
+        structure.changed("the default device was set")
+    _default = chosen
 
 
 def visible_devices() -> list[Device]:

@@ -52,6 +52,10 @@ def set_default_dtype(dtype: DTypeLike) -> None:
             "float16", "bfloat16", "float32", "float64"):
         raise TypeError(f"set_default_dtype was given {found}; wanted float16, bfloat16, float32 "
                         "or float64")
+    if found != DEFAULTS["f"]:
+        from gtensor.system import structure
+
+        structure.changed("the default dtype was set")
     DEFAULTS.update(f=found, c=np.dtype("complex128" if found.itemsize == 8 else "complex64"))
 
 

@@ -125,7 +125,7 @@ def load(
             for place, value in writes:
                 place[...] = value
             for owner, name, buffer in late:
-                owner._buffers[name] = buffer
+                owner._set_registered("_buffers", name, buffer)
     return progress
 
 

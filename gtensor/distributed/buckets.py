@@ -23,6 +23,7 @@ from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.memory.contract.adaptors import category
 from gtensor.memory.trace.owners import Found, find_with
+from gtensor.system import structure
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -113,6 +114,7 @@ class Reducer:
         self._walking = False
         self._broken = False
         self._reached: set[Node] = set()  # of this walk
+        structure.changed("a module's gradients are reduced over ranks")
         for leaf in self.names:
             leaf.collector = self
 

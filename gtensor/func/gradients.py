@@ -357,7 +357,7 @@ class Run:
         value = lifted(value)
         if value._current_node("grad()") is not None and self.recording:
             return recorded.reshape(value, shape=value.shape)
-        return without_history(value).requires_grad_()
+        return without_history(value)._begin_as_leaf()
 
     def _outside(self, others: list[Tree]) -> list[Node]:
         """Arguments of outer derivatives among the others, and behind the own ones."""

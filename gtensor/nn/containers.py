@@ -176,6 +176,7 @@ class _Named(Module, Generic[M]):
         return held[name]
 
     def __delitem__(self, name: str) -> None:
+        self._note_change(name, "deleted")
         del self._held()[name]
 
     def _held(self) -> dict[str, M]:

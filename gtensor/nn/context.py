@@ -195,6 +195,8 @@ class SharedAttentionContext(Module):
                     "a context that a record has saved was updated in the capture of a graph; "
                     "wanted the update after backward(), or outside of the capture")
             ops.context_update(target, source, x, y, self.rate, self._memory.scratch(x.device))
+            if source is not target:
+                self._note_change("context", "renewed in other memory")
             self._buffers["context"] = target
 
     def release_workspace(self) -> None:
@@ -205,9 +207,10 @@ class SharedAttentionContext(Module):
         """Make the context, or give it the dtype that x is computed in."""
         dtype, context = computed_in(x.dtype), self.context
         if context is None:
-            self._buffers["context"] = zeros((self.width, self.width), dtype, x.device)
+            self._set_registered("_buffers", "context",
+                                 zeros((self.width, self.width), dtype, x.device))
         elif context.dtype != dtype:
-            self._buffers["context"] = context.to(dtype)
+            self._set_registered("_buffers", "context", context.to(dtype))
 
     def _context_for(self, x: Tensor, name: str) -> Tensor | None:
         """The context in the dtype of x; None if nothing is to be mixed in."""

@@ -31,6 +31,9 @@ class Movable:
         def modules(self) -> Iterator[Movable]:
             """Module's."""
 
+        def _set_registered(self, kind: str, name: str, value: Tensor) -> None:
+            """Module's."""
+
     def to(
         self, *targets: Device | DTypeLike, device: Device | str | None = None,
         dtype: DTypeLike | None = None, non_blocking: bool = False,
@@ -60,7 +63,7 @@ class Movable:
         for module in self.modules():
             for name, buffer in module._buffers.items():
                 if buffer is not None:
-                    module._buffers[name] = replaced.get(id(buffer), buffer)
+                    module._set_registered("_buffers", name, replaced.get(id(buffer), buffer))
         return self
 
     def cpu(self) -> Self:

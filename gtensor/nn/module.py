@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gtensor.creation.new_tensors import zeros
-from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.context import again, no_grad
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.cached_values import CachedValue
 from gtensor.nn.conversion import Movable, value_of
 from gtensor.nn.hooks import Hooked
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.updates.clipping import total_norm
+from gtensor.system import structure
 from gtensor.system.documents import UNLOADED, Facts
 from gtensor.system.interrupts import undivided
 from gtensor.system.late_imports import foreign
@@ -46,12 +47,14 @@ class Module(Movable, Hooked):
     _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module | None]
     _transient: set[str]
+    _made_at: object  # the time, as recorded steps count it
     _late_buffers: Mapping[str, tuple[int, ...]] = {}  # made only while it runs: name -> shape
 
     def __init__(self) -> None:
         for name, value in (("_parameters", {}), ("_buffers", {}), ("_modules", {}),
                             ("_transient", set()), ("_forward_pre_hooks", {}),
-                            ("_forward_hooks", {}), ("training", True)):
+                            ("_forward_hooks", {}), ("training", True),
+                            ("_made_at", structure.age)):
             object.__setattr__(self, name, value)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
@@ -66,17 +69,19 @@ class Module(Movable, Hooked):
         elif isinstance(value, Module):
             self.register_module(name, value)
         elif name in self._registry("_buffers"):
-            self._buffers[name] = _tensor_or_none(self, "buffer", name, value)
+            self._set_registered("_buffers", name, _tensor_or_none(self, "buffer", name, value))
         elif name in self._registry("_modules") and value is None:
-            self._modules[name] = None
+            self._set_registered("_modules", name, None)
         elif name in self._registry("_parameters"):
             if value is not None:
                 raise TypeError(
                     f"{type(self).__name__}.{name} is a parameter and was assigned "
                     f"{type(value).__name__}; wanted a Parameter or None (to write its values: "
                     f"with gt.no_grad(): module.{name}[...] = values)")
-            self._parameters[name] = None
+            self._set_registered("_parameters", name, None)
         else:
+            if not structure.same(self.__dict__.get(name, structure), value):
+                self._note_change(name, "set")
             object.__setattr__(self, name, value)
 
     if not TYPE_CHECKING:  # with it, a checker would accept any name
@@ -95,6 +100,7 @@ class Module(Movable, Hooked):
                            lambda: [n for n in dir(self) if n[0] != "_" and n != name])
 
     def __delattr__(self, name: str) -> None:
+        self._note_change(name, "deleted")
         for kind in ("_parameters", "_buffers", "_modules"):
             if name in self.__dict__.get(kind, {}):
                 del self.__dict__[kind][name]
@@ -133,12 +139,26 @@ class Module(Movable, Hooked):
         if hasattr(type(self), name):
             raise ValueError(f"{type(self).__name__} has an attribute {name!r} of its class; "
                              "choose another name")
+        if registry.get(name, structure) is not value:
+            self._note_change(name, "replaced" if name in registry else "registered")
         self.__dict__.pop(name, None)
         for other in ("_parameters", "_buffers", "_modules"):
             if other != kind:
                 self.__dict__[other].pop(name, None)
         self._transient.discard(name)
         registry[name] = value
+
+    def _set_registered(self, kind: str, name: str, value: Tensor | Module | None) -> None:
+        """Let a registered name have another value."""
+        registry = self.__dict__[kind]
+        if registry.get(name) is not value:
+            self._note_change(name, "replaced")
+        registry[name] = value
+
+    def _note_change(self, name: str, how: str) -> None:
+        """Tell recorded steps of a change, if any of them may have read this module."""
+        if self.__dict__.get("_made_at") is not structure.age:
+            structure.changed(f"{type(self).__name__}.{name} was {how}")
 
     def _registry(self, kind: str, needed: bool = False) -> dict[str, Any]:
         registry = self.__dict__.get(kind)
@@ -315,7 +335,7 @@ class Module(Movable, Hooked):
                         places[name][...] = value
                 for name, (module, own, _) in late.items():
                     if name not in places or strict and name not in ready:
-                        module._buffers[own] = ready.get(name)
+                        module._set_registered("_buffers", own, ready.get(name))
         return mismatch
 
     def late_buffers(self) -> dict[str, tuple[Module, str, tuple[int, ...]]]:
@@ -351,6 +371,7 @@ class Module(Movable, Hooked):
             parameter.requires_grad_(requires_grad)
         return self
 
+    @again
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters, or fill them with zeros."""
         for parameter in self.parameters():

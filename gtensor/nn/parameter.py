@@ -8,6 +8,7 @@ from gtensor.creation.new_tensors import tensor
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.cached_values import CachedValue
 from gtensor.ops.updates.clipping import total_norm
+from gtensor.system import structure
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand
@@ -30,7 +31,7 @@ class Parameter(Tensor):
         made = super().__new__(cls)
         made.become(data if isinstance(data, Tensor) else tensor(data))
         if requires_grad:
-            made.requires_grad_()
+            made._begin_as_leaf()
         return made
 
     def __init__(self, data: Operand, requires_grad: bool = True) -> None:
@@ -43,6 +44,8 @@ class Parameter(Tensor):
         device or dtype.
         """
         other._refuse_cut("Parameter()")
+        if hasattr(self, "_storage"):  # else it is being made
+            structure.changed(f"a Parameter of shape {self.shape} was moved or converted")
         source = other.detach()
         for name in _FIELDS:
             setattr(self, name, getattr(source, name))

@@ -16,12 +16,15 @@ class RemovableHandle:
     def __init__(self, hooks: dict[int, H], hook: H) -> None:
         if not callable(hook):
             raise TypeError(f"a hook was given as {type(hook).__name__}; wanted a function")
+        _count("registered", hook)
         self._hooks = hooks
         self.id = _next_id()
         hooks[self.id] = hook
 
     def remove(self) -> None:
         """Remove the hook; a second call does nothing."""
+        if self.id in self._hooks:
+            _count("removed", self._hooks[self.id])
         self._hooks.pop(self.id, None)
 
     def __enter__(self) -> RemovableHandle:
@@ -29,3 +32,9 @@ class RemovableHandle:
 
     def __exit__(self, *exception: object) -> None:
         self.remove()
+
+
+def _count(how: str, hook: object) -> None:
+    from gtensor.system import structure
+
+    structure.changed(f"a hook was {how}: {getattr(hook, '__qualname__', type(hook).__name__)}")

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -21,6 +21,7 @@ from gtensor.engine.handle.namespaces import public, recorded
 from gtensor.engine.handle.node import Leaf, Node
 from gtensor.engine.handle.size import Size
 from gtensor.engine.handle.storage import GIVEN, UNREAD, Storage
+from gtensor.system.bus import bus, here
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Tensor(Interchange, Methods):
         copy._array, copy._device = self._device.copy(self._array), self._device
         copy._storage, copy._version, copy._node = GIVEN, GIVEN.version, None
         if self.requires_grad:
-            copy.requires_grad_().grad = deepcopy(self.grad, memo)
+            copy._begin_as_leaf().grad = deepcopy(self.grad, memo)
         return copy
 
     def __repr__(self) -> str:
@@ -177,6 +178,7 @@ class Tensor(Interchange, Methods):
 
     def tolist(self) -> Any:
         """The values as nested Python lists."""
+        self._note_read("tolist()")
         return self._device.to_numpy(self._array).tolist()
 
     def _scalar(self, kind: type[N]) -> N:
@@ -187,6 +189,7 @@ class Tensor(Interchange, Methods):
         return kind(self._value())
 
     def _value(self) -> Any:
+        self._note_read("item()")
         return self._device.to_numpy(self._array).item()  # by the device: it orders streams
 
     def __format__(self, form: str) -> str:
@@ -245,13 +248,26 @@ class Tensor(Interchange, Methods):
                                     "use detach() for a tensor without its history")
         elif not requires_grad:
             self._refuse_cut("requires_grad_(False)")
+            self._count("requires_grad_(False)")
             self._node = None  # `leaf` stays set: another handle on the storage may be a leaf
         elif node is None:
-            if not is_floating(self.dtype):
-                raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
-                                "gradients need a floating-point dtype")
-            self._node = self._leaf()
+            self._begin_as_leaf()
+            self._count("requires_grad_()")
         return self
+
+    def _begin_as_leaf(self) -> Self:
+        """`requires_grad_()` of a tensor that no other code has yet."""
+        if not is_floating(self.dtype):
+            raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
+                            "gradients need a floating-point dtype")
+        self._node = self._leaf()
+        return self
+
+    def _count(self, what: str) -> None:
+        """Tell recorded steps of a change."""
+        from gtensor.system import structure
+
+        structure.changed(f"{what} of a tensor of shape {self.shape}")
 
     def _leaf(self) -> Leaf:
         """A new leaf for this handle's values."""
@@ -282,11 +298,16 @@ class Tensor(Interchange, Methods):
             if not isinstance(value, Tensor):
                 raise TypeError(f"grad was given {type(value).__name__}; wanted a Tensor or None")
             check_like("grad", value, self._node)
+        if bus.listeners and here.recorder is not None:
+            here.recorder.stores([self._node], [value])
         self._node.grad = value
 
     def retain_grad(self) -> None:
         """Let backward() store this tensor's gradient in `.grad` although it is not a leaf."""
-        self._tracked_node("retain_grad()").retain = True
+        node = self._tracked_node("retain_grad()")
+        if not node.retain:
+            self._count("retain_grad()")
+            node.retain = True
         # Writes through views look for this handle among those of the storage, where it is missing
         # if a save made the storage.
         storage = self._own_storage()
@@ -468,13 +489,20 @@ def wrap(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
 
 def zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
     """A tensor of zeros: a gradient or a tangent that is constant."""
-    return wrap(device.fill(device.empty(shape, dtype, "gradient"), 0), device)
+    array = _zeros(device, shape, dtype)
+    if bus.listeners and here.recorder is not None:
+        here.recorder.note("zeros", _zeros, (device, shape, dtype), {}, array)
+    return wrap(array, device)
+
+
+def _zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    return device.fill(device.empty(shape, dtype, "gradient"), 0)
 
 
 def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:
     place = get_device(device)
     result = wrap(place.copy(place.from_numpy(values)), place)
-    return result.requires_grad_() if requires_grad else result
+    return result._begin_as_leaf() if requires_grad else result
 
 
 _unpickled.__module__ = "gtensor"  # pickles name it, and outlive the places of files

@@ -51,6 +51,7 @@ def relocate(leaf: Tensor, memory: Array) -> None:
 
     Its node stays, with gradient and hooks. Views of it that were made before keep the old memory.
     """
+    leaf._count("relocation")
     place = wrap(memory, leaf._device)
     with no_grad():
         place[...] = leaf

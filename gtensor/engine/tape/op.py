@@ -188,8 +188,13 @@ class Op:
         return call
 
     def __setattr__(self, name: str, value: object) -> None:
+        ran = "call" in vars(self)
+        if ran:
+            from gtensor.system import structure
+
+            structure.changed(f"{name} of the op {self.name} was set")
         object.__setattr__(self, name, value)
-        if name in _IN_TEXT and "call" in vars(self):
+        if name in _IN_TEXT and ran:
             del self.call
             _ = self.call
 

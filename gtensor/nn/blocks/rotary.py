@@ -61,10 +61,11 @@ class RotaryPositions(Module):
                 table = self._made(1 << (max(start + count, known) - 1).bit_length(), like.device,
                                    wanted)
             if not like.device.capturing():  # else only replays give it its values
-                self._buffers["table"] = table
+                self._set_registered("_buffers", "table", table)
         made = table[0, start:start + count], table[1, start:start + count]
         if table is self.table:
-            self._last = start, count, wanted, table, made
+            # not `self._last =`, which would be counted as a change of the module
+            self.__dict__["_last"] = start, count, wanted, table, made
         return made
 
     def extra_repr(self) -> str:

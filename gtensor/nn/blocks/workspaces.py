@@ -74,7 +74,8 @@ class Block(Module):
         before = workspace.bytes_saved
         with workspace.serving():
             yield Places(workspace)
-        self.bytes_saved += workspace.bytes_saved - before
+        # not `self.bytes_saved +=`, which would be counted as a change of the module
+        self.__dict__["bytes_saved"] += workspace.bytes_saved - before
 
     def widths(self) -> dict[str, int]:
         """Elements of a position in each named value: the first array that is made for it."""
