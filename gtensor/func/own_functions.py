@@ -106,6 +106,9 @@ class Function:
     derivative through another saved tensor is refused. `gt.autograd.once_differentiable` marks a
     backward that is not to be differentiated.
 
+    `ctx` has `save_for_backward`, `saved_tensors`, `needs_input_grad`, `mark_non_differentiable`,
+    `set_materialize_grads` and `save_for_forward`, and takes attributes.
+
     With a method `setup_context(ctx, inputs, output)`, `forward` takes the arguments alone. A
     method `jvp(ctx, *tangents)` gives forward mode, which otherwise takes the pullback of
     `backward`; tangents are zeros, or None, where an argument has none.

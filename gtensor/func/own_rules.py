@@ -199,9 +199,14 @@ class _Kept:
         # of each saved value the device and the storage; None if it is no tensor, or a recipe
         self.tensors: list[Any] = []
 
-    def handles(self, saved: Values, handle: Callable[..., Any]) -> list[Any]:
-        """What `forward` kept: `handle(array, device, storage)` of each tensor."""
-        if self.repeats:
+    def handles(
+        self, saved: Values, handle: Callable[..., Any], inputs: bool = False
+    ) -> list[Any]:
+        """What `forward` kept: `handle(array, device, storage)` of each tensor.
+
+        `inputs`: with the inputs behind it, if they are saved.
+        """
+        if self.repeats and not inputs:
             saved = saved[:-self.repeats - 1]
         facts = iter(self.tensors)
         return [x if device is None else handle(x, device, storage)
@@ -344,11 +349,15 @@ class _Call(_Entry):
             x._device = device
             return x
 
-        handles = kept.handles(saved, handle)
-        for k, x in enumerate(handles):
-            output = (self.positions[k] or 0) - count - 1
-            if 0 <= output < several > 1:
-                x._node = _part(rule.name, record, output, several, x)
+        handles = kept.handles(saved, handle, True)
+        parents = record.parents or step.parents  # the latter lack those that lead to no target
+        for x, before, position in zip(handles, saved, self.positions, strict=False):
+            if position is not None and position < count and not isinstance(before, Tensor):
+                x._node = parents[position]  # an array of another kind of device
+            elif position is not None and count < position <= count + several > count + 1:
+                x._node = _part(rule.name, record, position - count - 1, several, x)
+        own = len(handles) - kept.repeats
+        handles, inputs = handles[:own], handles[own:]
         parts = kept.parts(step, g, lambda x, device: x)
         if step.create_graph and rule.once:
             found = unrecorded(step.level, self._called, step, kept, _bare(handles), _bare(parts))
@@ -358,7 +367,7 @@ class _Call(_Entry):
                      for x in found]
         else:
             if step.create_graph:
-                self._give_history(step, handles, saved[-1 - kept.repeats:-1], several)
+                self._give_history(step, handles, inputs, several)
             found = self._called(step, kept, handles, parts)
         for i, x in enumerate(found):
             if x is not None:
