@@ -8,10 +8,12 @@ from functools import update_wrapper
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
+from gtensor.engine.handle.context import differentiating
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor, check_like, zeros
-from gtensor.func.gradients import vjp
+from gtensor.engine.tape.levels import Traced, innermost, is_recording, lifted, recording
+from gtensor.engine.walk.backward import gradients
 from gtensor.func.own_rules import Ran, Rule, Values, apply, differentiable, named
 from gtensor.func.trees import P, R, Tree, leaves, mapped, rebuilt
 
@@ -383,22 +385,21 @@ class _JvpCall(_TreeCall):
     def backward(
         self, context: Any, kept: Values, grads: Values, needs: Sequence[bool]
     ) -> Values:
-        """The pullback of the rule, which is linear in the tangents."""
-        moving = [i for i, needed in enumerate(needs) if needed]
-        places = [j for j, g in enumerate(grads) if g is not None]
-
-        def along(*moved: Tensor) -> list[Tensor]:
-            tangents: list[Any] = [None] * len(kept)
-            for i, t in zip(moving, moved, strict=True):
-                tangents[i] = t
-            found = self.tangent(kept, tangents)[1]
-            return [found[j] for j in places]
-
-        _, pullback = vjp(along, *[_zeros_like(kept[i]) for i in moving])
-        found: list[Any] = [None] * len(kept)
-        for i, g in zip(moving, pullback([grads[j] for j in places]), strict=True):
-            found[i] = g
-        return found
+        """The pullback of the rule, which is linear in the tangents: a walk of it at zeros."""
+        moves: list[Any] = [None] * len(kept)
+        for i, needed in enumerate(needs):
+            if needed:
+                moves[i] = lifted(_zeros_like(kept[i])).requires_grad_()
+        leaves_of = [x._node for x in moves if x is not None]
+        graph = is_recording(innermost()) or any(isinstance(g, Traced) for g in grads)
+        with recording(), differentiating(leaves_of):
+            along = self.tangent(kept, moves)[1]
+        ends = [(t, g) for t, g in zip(along, grads, strict=True)
+                if g is not None and t._node is not None]
+        found = iter(gradients([t for t, _ in ends], leaves_of, [g for _, g in ends], graph, graph)
+                     if ends else [None] * len(leaves_of))
+        slopes = [None if x is None else next(found) for x in moves]
+        return [_zeros_like(kept[i]) if x is None and needs[i] else x for i, x in enumerate(slopes)]
 
     def tangent(self, inputs: Values, tangents: Values) -> tuple[Values, Values]:
         moves = [_zeros_like(x) if t is None and differentiable(x) else t

@@ -106,6 +106,9 @@ class Function:
     derivative through another saved tensor is refused. `gt.autograd.once_differentiable` marks a
     backward that is not to be differentiated.
 
+    `ctx` has `save_for_backward`, `saved_tensors`, `needs_input_grad`, `mark_non_differentiable`,
+    `set_materialize_grads` and `save_for_forward`, and takes attributes.
+
     With a method `setup_context(ctx, inputs, output)`, `forward` takes the arguments alone. A
     method `jvp(ctx, *tangents)` gives forward mode, which otherwise takes the pullback of
     `backward`; tangents are zeros, or None, where an argument has none.
@@ -154,9 +157,16 @@ class _FunctionCall(Rule):
 
     def __init__(self, own: type[Function], args: tuple[Any, ...]) -> None:
         self.own, self.name = own, own.__name__
-        self.places: Sequence[int] = [n for n, x in enumerate(args) if isinstance(x, Tensor)]
-        self._args = [None if isinstance(x, Tensor) else x for x in args]
+        self._count = len(args)
+        self._args: Sequence[Any] = ()  # if some are no tensors: those
         self._several = False  # whether forward returned a tuple
+        for x in args:
+            if not isinstance(x, Tensor):
+                self.places: Sequence[int] = [
+                    n for n, x in enumerate(args) if isinstance(x, Tensor)]
+                self._args = [None if isinstance(x, Tensor) else x for x in args]
+                return
+        self.places = range(len(args))
 
     @property
     def once(self) -> bool:  # type: ignore[override]
@@ -166,11 +176,11 @@ class _FunctionCall(Rule):
         """What `forward` returned, with these outputs."""
         return tuple(outputs) if self._several else outputs[0]
 
-    def _all(self, values: Values, rest: Any = None) -> list[Any]:
+    def _all(self, values: Values, rest: Any = None) -> Values:
         """One for each argument."""
-        if len(values) == len(self._args):
-            return list(values)
-        found = [rest] * len(self._args)
+        if len(values) == self._count:
+            return values
+        found = [rest] * self._count
         for n, x in zip(self.places, values, strict=True):
             found[n] = x
         return found
@@ -178,7 +188,7 @@ class _FunctionCall(Rule):
     def _run(self, ctx: FunctionCtx, inputs: Values) -> list[Any]:
         """The outputs of `forward`."""
         args: Any = inputs
-        if len(inputs) < len(self._args):
+        if len(inputs) < self._count:
             args = list(self._args)
             for n, x in zip(self.places, inputs, strict=True):
                 args[n] = x
@@ -224,7 +234,7 @@ class _FunctionCall(Rule):
             found = self.own.backward(ctx, *grads)
         finally:
             ctx._saved, ctx.needs_input_grad = None, before
-        count = len(self._args)
+        count = self._count
         if not isinstance(found, (tuple, list)):
             found = found,
         if len(found) < count or any(x is not None for x in found[count:]):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
@@ -133,14 +133,24 @@ class Rule:
 
 def apply(rule: Rule, inputs: Sequence[Tensor]) -> Values:
     """The outputs of a rule's function, recorded if an input has a history."""
-    level = newest(rule.name, inputs)
-    if level is None:
-        if grad_enabled():
-            nodes = [x._current_node(rule.name) for x in inputs]
-            for node in nodes:
-                if node is not None:
-                    return _recorded(rule, None, inputs, nodes)
-        return rule.primal(inputs)
+    nodes, tracked = [], False
+    for x in inputs:
+        if x._version != x._storage.version:
+            level = newest(rule.name, inputs)
+            if level is not None:
+                return _on_level(rule, level, inputs)
+            x._check_version(rule.name)
+        node = x._node
+        nodes.append(node)
+        if node is not None:
+            tracked = True
+    if tracked and grad_enabled():
+        return _recorded(rule, None, inputs, nodes)
+    return rule.primal(inputs)
+
+
+def _on_level(rule: Rule, level: Level, inputs: Sequence[Tensor]) -> Values:
+    """The same where the newest input is a handle of a level."""
     if is_recording(level):
         nodes = [x._node if level.owns(x) else None for x in inputs]
         if nodes.count(None) < len(nodes):
@@ -175,30 +185,38 @@ def named(function: Callable[..., Any], number: int, behind: int = 0) -> str:
 class _Kept:
     """What a record saved beside arrays; the last of its saved values."""
 
-    __slots__ = ("cast", "context", "count", "devices", "outputs", "places", "repeats", "storages")
+    __slots__ = ("cast", "context", "count", "outputs", "places", "repeats", "tensors")
 
-    def __init__(self, context: Any, count: int, places: list[int], outputs: list[Device]) -> None:
+    def __init__(
+        self, context: Any, count: int, places: Sequence[int], outputs: Sequence[Device]
+    ) -> None:
         self.context = context
         self.count = count  # of all outputs
         self.places = places  # those that have a gradient
-        self.outputs = outputs  # their devices
+        self.outputs = outputs  # their devices, if they are several
         self.repeats = 0  # how many inputs are saved last, for another run of `forward`
         self.cast = current_casts() is not None
-        self.devices: list[Device | None] = []  # those of the saved tensors
-        self.storages: list[Storage | None] = []  # theirs; a recipe has none
+        # of each saved value the device and the storage; None if it is no tensor, or a recipe
+        self.tensors: list[Any] = []
 
-    def handles(self, values: Values, handle: Callable[..., Any]) -> list[Any]:
-        """What `forward` kept: `handle(array, device, storage)` of each tensor."""
-        if self.repeats:
-            values = values[:-self.repeats]
-        return [v if d is None else handle(v, d, s)
-                for v, d, s in zip(values, self.devices, self.storages, strict=False)]
+    def handles(
+        self, saved: Values, handle: Callable[..., Any], inputs: bool = False
+    ) -> list[Any]:
+        """What `forward` kept: `handle(array, device, storage)` of each tensor.
 
-    def parts(self, g: Any, handle: Callable[..., Any]) -> list[Any]:
+        `inputs`: with the inputs behind it, if they are saved.
+        """
+        if self.repeats and not inputs:
+            saved = saved[:-self.repeats - 1]
+        facts = iter(self.tensors)
+        return [x if device is None else handle(x, device, storage)
+                for device, storage, x in zip(facts, facts, saved, strict=False)]
+
+    def parts(self, step: Any, g: Any, handle: Callable[..., Any]) -> list[Any]:
         """The gradients of the outputs, `handle(array, device)` of each; None where there is none.
         """
         if type(g) is not Parts:
-            return [handle(g, self.outputs[0])]
+            return [handle(g, step.record.device)]
         return [None if a is None else handle(a, d) for a, d in zip(g, self.outputs, strict=True)]
 
 
@@ -273,7 +291,8 @@ class _Call(_Entry):
         if isinstance(step, RecordedStep):
             self._recorded(step, g)
         elif not isinstance(step, StackedStep):
-            self._raw(step, g)
+            with _levels(()) if STATE.levels else nullcontext():  # of no transform
+                self._raw(step, g)
         elif step.level is not None:
             self._stacked(step, g.array, step.level)
         else:
@@ -282,24 +301,26 @@ class _Call(_Entry):
 
     def _raw(self, step: Any, g: Any) -> None:
         """In a walk on arrays. A gradient that nothing else has is given away."""
-        *values, kept = step.saved
-        found = self._called(step, kept, kept.handles(values, _alias), kept.parts(g, wrap))
-        last = [None if x is None else (x._array, x._storage, ref(x)) for x in found]
-        found.clear()
-        several = len(last) > 1
-        for i, one in enumerate(last):
-            if one is None:
+        saved = step.saved
+        kept = saved[-1]
+        found = self._called(step, kept, kept.handles(saved, _alias), kept.parts(step, g, wrap))
+        lent: list[Any] = []
+        for i in range(len(found)):
+            x = found[i]
+            if x is None:
                 continue
-            array, storage, handle = one
+            array, storage, handle = x._array, x._storage, ref(x)
+            x = found[i] = None
             if handle() is None and (storage is FRESH or storage is FRESH_ELSEWHERE) and not (
-                    several and sum([o is not None and o[0] is array for o in last]) > 1):
+                    lent and any(array is other for other in lent)):  # returned twice
                 step.give(i, array)
             else:
+                lent.append(array)
                 step.lend(i, array)
 
     def _stacked(self, step: Any, g: Any, level: Any) -> None:
         """In a walk on stacks: the rule sees handles of one example."""
-        *values, kept = step.saved
+        kept = step.saved[-1]
 
         def handle(a: Any, device: Device, storage: Storage | None = None) -> Tensor:
             if type(a) is Stack:
@@ -308,7 +329,8 @@ class _Call(_Entry):
 
         if type(g) is not Parts:
             g = Stack(g)
-        found = self._called(step, kept, kept.handles(values, handle), kept.parts(g, handle))
+        found = self._called(
+            step, kept, kept.handles(step.saved, handle), kept.parts(step, g, handle))
         for i, x in enumerate(found):
             if x is not None:
                 x, stacked = level.end(x)
@@ -317,7 +339,8 @@ class _Call(_Entry):
     def _recorded(self, step: Any, g: Any) -> None:
         """In a walk on tensors: what the rule does is recorded, if a graph is asked for."""
         rule, record = self.rule, step.record
-        *values, kept = step.saved
+        saved = step.saved
+        kept = saved[-1]
         count, several = len(step.parents), len(kept.places)
 
         def handle(x: Any, device: Device, storage: Storage | None) -> Tensor:
@@ -326,12 +349,16 @@ class _Call(_Entry):
             x._device = device
             return x
 
-        handles = kept.handles(values, handle)
-        for k, x in enumerate(handles):
-            output = (self.positions[k] or 0) - count - 1
-            if 0 <= output < several > 1:
-                x._node = _part(rule.name, record, output, several, x)
-        parts = kept.parts(g, lambda x, device: x)
+        handles = kept.handles(saved, handle, True)
+        parents = record.parents or step.parents  # the latter lack those that lead to no target
+        for x, before, position in zip(handles, saved, self.positions, strict=False):
+            if position is not None and position < count and not isinstance(before, Tensor):
+                x._node = parents[position]  # an array of another kind of device
+            elif position is not None and count < position <= count + several > count + 1:
+                x._node = _part(rule.name, record, position - count - 1, several, x)
+        own = len(handles) - kept.repeats
+        handles, inputs = handles[:own], handles[own:]
+        parts = kept.parts(step, g, lambda x, device: x)
         if step.create_graph and rule.once:
             found = unrecorded(step.level, self._called, step, kept, _bare(handles), _bare(parts))
             why = (f"the gradient of {record.where()} was differentiated, whose backward rule is "
@@ -340,14 +367,14 @@ class _Call(_Entry):
                      for x in found]
         else:
             if step.create_graph:
-                self._give_history(step, handles, values[len(values) - kept.repeats:], several)
+                self._give_history(step, handles, inputs, several)
             found = self._called(step, kept, handles, parts)
         for i, x in enumerate(found):
             if x is not None:
                 step.give(i, x)
 
     def _give_history(
-        self, step: Any, handles: list[Any], inputs: list[Tensor], several: int
+        self, step: Any, handles: list[Any], inputs: Sequence[Tensor], several: int
     ) -> None:
         """Histories for what `forward` computed and kept, beside inputs and outputs."""
         computed = len(step.parents) + 1 + several
@@ -368,7 +395,7 @@ class _Call(_Entry):
         for k in own:
             handles[k] = self._refused(step, handles[k], why) if again is None else again[k]
 
-    def _kept_again(self, step: Any, inputs: list[Tensor], count: int) -> Values:
+    def _kept_again(self, step: Any, inputs: Sequence[Tensor], count: int) -> Values:
         """What `forward` keeps in a recorded run."""
         parents = step.parents
         with differentiating([node for node in parents if node is not None]), refusing(
@@ -495,18 +522,19 @@ def _recorded(
         given = [_without_node(x) if needed else x for x, needed in zip(inputs, needs, strict=True)]
         outputs, values, context, constants = rule.forward(given, needs)
     _refuse_closure(rule, level, outputs)
-    places = [0] if len(outputs) == 1 and not constants and differentiable(outputs[0]) else [
+    places: Sequence[int] = [
         j for j, y in enumerate(outputs) if differentiable(y) and j not in constants]
     if not places:
         return _renewed(level, outputs)
     several = len(places) if len(places) > 1 else 0
-    kept = _Kept(context, len(outputs), places, [outputs[j]._device for j in places])
+    devices = [outputs[j]._device for j in places] if several else ()
+    kept = _Kept(context, len(outputs), places, devices)
     op: Any = _Call(rule)
     if values:
-        positions = {id(x): i for i, x in enumerate(given)}
-        for k, j in enumerate(places, 1):
-            positions.setdefault(id(outputs[j]), len(given) + (k if several else 0))
-        values, op.positions = _positions(rule, kept, values, given, positions)
+        ends = [*given, None, *[outputs[j] for j in places]] if several else [
+            *given, outputs[places[0]]]
+        values, op.positions = _positions(rule, kept, values, given, ends)
+        del ends
     saved, guards = _saved(kept, values) if level is None else _saved_on(level, kept, values)
     del given, values
     outputs = _renewed(level, outputs)
@@ -548,12 +576,12 @@ def _saved(kept: _Kept, values: Values) -> tuple[tuple[Any, ...], Guards]:
     """What a record of tensors saves of these values, and the guards of them."""
     saved: list[Any] = []
     guards: list[Guard] = []
+    tensors = kept.tensors
     kind: type[tuple[Any, ...]] = tuple
     for x in values:
         if not isinstance(x, Tensor):
             saved.append(x)
-            kept.devices.append(None)
-            kept.storages.append(None)
+            tensors += None, None
             continue
         storage = saving(x)
         if storage is None:  # a recipe may take its place
@@ -566,8 +594,7 @@ def _saved(kept: _Kept, values: Values) -> tuple[tuple[Any, ...], Guards]:
             saved.append(x._array)
             if x._device.graphs:
                 guards += replayed(x._array, x._device)
-        kept.devices.append(x._device)
-        kept.storages.append(storage)
+        tensors += x._device, storage
     saved.append(kept)
     return kind(saved), tuple(guards)
 
@@ -580,19 +607,27 @@ def _saved_on(
     for x in values:
         if isinstance(x, Tensor):
             guard(x, guards)
-    kept.devices = [x._device if isinstance(x, Tensor) else None for x in values]
-    kept.storages = [None] * len(values)
+    for x in values:
+        kept.tensors += x._device if isinstance(x, Tensor) else None, None
     return (*[x._copied() if isinstance(x, Traced) and level.owns(x) else x for x in values],
             kept), tuple(guards)
 
 
 def _positions(
-    rule: Rule, kept: _Kept, values: Values, given: Sequence[Tensor], known: dict[int, int]
+    rule: Rule, kept: _Kept, values: Values, given: Sequence[Tensor], ends: list[Any]
 ) -> tuple[Values, tuple[int | None, ...]]:
-    """What a record is to save, and where among inputs and outputs that is."""
+    """What a record is to save, and where among the `ends`, inputs and outputs, that is."""
     computed = len(given) + 1 + len(kept.places)
-    found: list[int | None] = [
-        known.get(id(x), computed) if isinstance(x, Tensor) else None for x in values]
+    found: list[int | None] = []
+    for x in values:
+        position = None
+        if isinstance(x, Tensor):
+            position = computed
+            for i, end in enumerate(ends):
+                if end is x:
+                    position = i
+                    break
+        found.append(position)
     if computed in found and rule.repeats and any(
             p == computed and differentiable(x) for p, x in zip(found, values, strict=True)):
         kept.repeats = len(given)

@@ -228,6 +228,17 @@ def test_on_the_device_and_in_a_captured_graph_they_are_those_of_ops() -> None:
     Host.apply(x).sum().backward()
     same(x.grad, gt.cos(x.detach()))
 
+    @gt.custom_vjp
+    def scaled(x: Any, y: Any) -> Any:  # of two devices; forward keeps what it computed
+        return x * gt.exp(y).to(x.device)
+
+    scaled.defvjp(
+        lambda x, y: (scaled(x, y), (gt.exp(y), x)),
+        lambda kept, g: (g * kept[0].to(g.device), (g * kept[1]).to("cpu") * kept[0]))
+    x, y = drawn("cuda")[0][0], drawn()[1]
+    slope = gt.grad(lambda y: (gt.grad(lambda x: (scaled(x, y) * x).sum())(x)).sum())(y)
+    same(slope, 2 * x.to("cpu") * gt.exp(y))
+
 
 # -- rules that are no derivatives -----------------------------------------------------------------
 
