@@ -61,6 +61,7 @@ PAGES = (  # in the order of the navigation
     Page("gt.amp", ("concepts/mixed_precision.md",)),
     Page("gt.data", ("concepts/training.md",)),
     Page("gt.checkpoint", ("concepts/training.md",)),
+    Page("gt.train", ("concepts/training.md",)),
     Page("gt.distributed", ("distributed.md",)),
     Page("gt.memory", ("concepts/arena.md", "concepts/planned_steps.md")),
     Page("gt.profiler", ("concepts/events.md",)),

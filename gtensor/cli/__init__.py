@@ -117,10 +117,13 @@ def _rows(text: str) -> int:
 
 def train_parser(name: str) -> argparse.ArgumentParser:
     """The options of `gtensor train NAME`. UserError if there is no such recipe."""
+    from gtensor.train.command import folder_of
+
     made = recipe_parser(name, "train")
     made.add_argument("--out", type=Path, metavar="DIR",
-                      help=f"folder of the run (runs/{name})")
-    made.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
+                      help=f"folder of the run ({folder_of(name)})")
+    made.add_argument("--resume", action="store_true", help="go on from the folder's "
+                      "checkpoint, with its options; with --epochs N to that number of them")
     made.add_argument("--quiet", action="store_true", help="print errors only")
     return made
 

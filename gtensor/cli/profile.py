@@ -23,6 +23,7 @@ from gtensor.profiler.steps import parsed
 from gtensor.profiler.table import GROUPS, ORDERS, steps_of
 from gtensor.settings import settings
 from gtensor.train import recipe_of
+from gtensor.train.callbacks import Callback
 from gtensor.train.errors import UserError, require, told_to_user
 from gtensor.train.files import make_folder
 
@@ -253,8 +254,6 @@ def _own(trace: TracebackType | None) -> TracebackType | None:
 def _recipe(words: Sequence[str], steps: tuple[int, int] | None) -> Callable[
         [], tuple[Profile, int]]:
     """What trains a recipe for a few steps. UserError for options that it cannot have."""
-    from gtensor.train.trainer import Trainer
-
     kind, defaults = recipe_of(words[0])
     given = recipe_parser(words[0], "profile --recipe").parse_args(words[1:])
     options = defaults.changed(**vars(given))
@@ -262,20 +261,20 @@ def _recipe(words: Sequence[str], steps: tuple[int, int] | None) -> Callable[
 
     def program() -> tuple[Profile, int]:
         with settings.override(arena_min_bytes=0):
-            trainer = Trainer(kind(options))
-            if (most := trainer.batches * options.epochs) < first + count:
+            trainer = kind(options).trainer()
+            if (most := (trainer.batches or 0) * options.epochs) < first + count:
                 raise UserError(f"--steps {first}:{count} given for {words[0]}; wanted at most "
                                 f"{most} steps in all, which are {options.epochs} epochs")
             with _progress(first, count) as done, profile((first, count)) as found:
-                trainer.run(done, lambda trainer: None)
+                trainer.run_with([done])
         return found, 0
 
     return program
 
 
 @contextmanager
-def _progress(first: int, count: int) -> Iterator[Callable[[Trainer], bool]]:
-    """A progress bar; yields what to call after a step, which says whether it was the last."""
+def _progress(first: int, count: int) -> Iterator[Callback]:
+    """A progress bar; yields the callback that moves it, and stops the run after the last step."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -283,13 +282,15 @@ def _progress(first: int, count: int) -> Iterator[Callable[[Trainer], bool]]:
                   console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("warming up" if first else "measuring", total=first + count)
 
-        def done(trainer: Trainer) -> bool:
-            steps = len(trainer.progress.losses)
-            bar.update(task, completed=steps,
-                       description="warming up" if steps < first else "measuring")
-            return steps == first + count
+        class Steps(Callback):
+            def after_step(self, trainer: Trainer) -> None:
+                steps = len(trainer.progress.losses)
+                bar.update(task, completed=steps,
+                           description="warming up" if steps < first else "measuring")
+                if steps == first + count:
+                    trainer.stop("measured")
 
-        yield done
+        yield Steps()
 
 
 # -- saved profiles ----------------------------------------------------------------------------

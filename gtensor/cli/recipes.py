@@ -13,7 +13,7 @@ def recipe_parser(name: str, command: str) -> argparse.ArgumentParser:
     kind, defaults = recipe_of(name)
     made = argparse.ArgumentParser(
         prog=f"gtensor {command} {name}", formatter_class=argparse.RawDescriptionHelpFormatter,
-        description=kind.title)
+        description=kind.captions.title)
     for one in fields(defaults):
         default, about = getattr(defaults, one.name), one.metadata
         shown = "" if default in (None, ()) else f" ({default})"

@@ -41,7 +41,7 @@ def untrained(folder):
     """A checkpoint of such a run before its first step."""
     path = folder / "checkpoint.safetensors"
     options = digits.DigitsOptions(epochs=3, batch_size=16)
-    trainer.Trainer(digits.Digits(options)).save(path)
+    digits.Digits(options).trainer().save(path)
     return path
 
 
@@ -174,7 +174,8 @@ def test_a_full_disk_keeps_the_checkpoint_of_the_last_epoch(tmp_path, monkeypatc
 
 def test_a_second_training_into_a_folder_stops_until_the_first_is_dead(tmp_path, capsys):
     first = subprocess.Popen([sys.executable, "-m", "gtensor", "train", "digits", "--epochs",
-                              "100000", "--quiet", "--out", str(tmp_path)])
+                              "100000", "--batch-size", "16", "--quiet", "--out",
+                              str(tmp_path)])
     try:
         end = time.monotonic() + 600
         while not (tmp_path / "checkpoint.safetensors").exists() and time.monotonic() < end:
