@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gtensor
+from gtensor.cli.help import Help
 from gtensor.cli.info import facts, text
 from gtensor.cli.memory import GROUPS, load, show
 from gtensor.cli.memory import facts as explained
@@ -21,9 +22,8 @@ from gtensor.train import RECIPES, UserError
 
 def parser() -> argparse.ArgumentParser:
     """The command's grammar, with help that teaches."""
-    raw = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(
-        prog="gtensor", formatter_class=raw, description=gtensor.__doc__,
+        prog="gtensor", formatter_class=Help, description=gtensor.__doc__,
         epilog="examples:\n  gtensor train digits\n"
                "  gtensor train text --arch ssm\n"
                "  gtensor sample runs/text/checkpoint.safetensors --prompt 'The list'\n"
@@ -33,20 +33,21 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
     train = commands.add_parser(
-        "train", formatter_class=raw, usage="gtensor train RECIPE [OPTIONS]",
+        "train", formatter_class=Help, usage="gtensor train RECIPE [OPTIONS]",
         help="train a network on real data",
-        description="Train a recipe. It leaves in its folder a checkpoint, the figures of each "
-                    "epoch (metrics.csv), a loss\ncurve, a picture of where the memory of a step "
-                    "went, and pictures of its own. Ctrl-C saves; --resume\ngoes on, with "
-                    "identical losses.",
+        description="Train a recipe, or that of a Python file (a subclass of gt.train.Recipe). It "
+                    "leaves in its folder a checkpoint, the figures of each epoch (metrics.csv), a "
+                    "loss curve, a picture of where the memory of a step went, and pictures of its "
+                    "own. Ctrl-C saves; --resume goes on with the checkpoint's options and "
+                    "identical losses, and with --epochs N for longer.",
         epilog="recipes:\n" + "".join(f"  {name:10} {about}\n" for name, about in
                                       RECIPES.items())
                + "\n`gtensor train RECIPE --help` shows the options of one.")
-    train.add_argument("recipe", help=f"which recipe: {', '.join(RECIPES)}")
+    train.add_argument("recipe", help=f"which recipe: {', '.join(RECIPES)}, or a Python file")
     train.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="its options")
 
     sample = commands.add_parser(
-        "sample", formatter_class=raw, help="write text or images with a trained model",
+        "sample", formatter_class=Help, help="write text or images with a trained model",
         description="Continue a text with the model of `gtensor train text`, or write the images "
                     "of `gtensor train diffusion`.",
         epilog="examples:\n  gtensor sample runs/text/checkpoint.safetensors --prompt 'The list'\n"
@@ -65,11 +66,11 @@ def parser() -> argparse.ArgumentParser:
                         help="the picture of the images (samples.png)")
 
     ranks = commands.add_parser(
-        "launch", formatter_class=raw, usage="gtensor launch -n N [--timeout S] -- COMMAND ...",
+        "launch", formatter_class=Help, usage="gtensor launch -n N [--timeout S] -- COMMAND ...",
         help="run a command as several ranks, which train together",
         description="Start N processes of a command on this machine, connected by MPI. In a "
-                    "program\n`gt.distributed.init()` is their communicator; `gtensor train` uses "
-                    "it by itself. When\none fails, all end, and its error is shown once.",
+                    "program `gt.distributed.init()` is their communicator; `gtensor train` uses "
+                    "it by itself. When one fails, all end, and its error is shown once.",
         epilog="examples:\n  gtensor launch -n 2 -- gtensor train digits\n"
                "  gtensor launch -n 4 --timeout 60 -- python train.py\n\n"
                "Over several machines start the program with mpiexec or srun: docs/distributed.md.")
@@ -81,9 +82,9 @@ def parser() -> argparse.ArgumentParser:
                        help="what each of them runs")
 
     explain = commands.add_parser(
-        "memory", formatter_class=raw, help="the holders of memory at the peak, from a snapshot",
+        "memory", formatter_class=Help, help="the holders of memory at the peak, from a snapshot",
         description="Read a memory snapshot and print the holders of memory when most bytes were "
-                    "live, and how\nfragmented the rest was. Nothing in the file is run, so "
+                    "live, and how fragmented the rest was. Nothing in the file is run, so "
                     "untrusted files are safe.",
         epilog="""a snapshot is made in the program that uses the memory:
 

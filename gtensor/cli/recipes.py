@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields
 
+from gtensor.cli.help import Help
 from gtensor.train import recipe_of
 
 
@@ -12,7 +13,7 @@ def recipe_parser(name: str, command: str) -> argparse.ArgumentParser:
     """The options of a recipe, under `gtensor COMMAND NAME`. UserError if it is unknown."""
     kind, defaults = recipe_of(name)
     made = argparse.ArgumentParser(
-        prog=f"gtensor {command} {name}", formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=f"gtensor {command} {name}", formatter_class=Help,
         description=kind.captions.title)
     for one in fields(defaults):
         default, about = getattr(defaults, one.name), one.metadata

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from shutil import get_terminal_size
 from typing import Any, TypeAlias
 
 from gtensor import memory
@@ -17,6 +18,7 @@ from gtensor.memory.trace.owners import found_by
 from gtensor.nn.blocks.workspaces import Block
 
 Trainer: TypeAlias = Any  # of train.trainer, which imports this
+_NAMES, _NUMBERS = 22, 14  # columns of a terminal that the table's columns take
 
 
 @dataclass
@@ -111,19 +113,22 @@ def memory_table(
     who = "" if trainer.comm is None else f" of rank {trainer.comm.rank} of {trainer.comm.size}"
     table = Table(title=f"Where the memory of a training step{who} went{more}",
                   title_justify="left", caption=caption.strip(), caption_justify="left")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
+    shown = {"at the peak": Account.at_peak, "at most": Account.most}
+    if get_terminal_size().columns < _NAMES + _NUMBERS * len(shown) * len(books):
+        del shown["at the peak"]
     for name in books:
-        for heading in ("at the peak", "at most"):
+        for heading in shown:
             table.add_column(f"{name}\n{heading}" if name else heading, justify="right")
     for category in dict.fromkeys([*CATEGORIES, *(
             name for account in books.values() for name in account.bytes)]):
         if any(account.most(category) for account in books.values()):
-            table.add_row(category, *(size(nbytes) for account in books.values() for nbytes in (
-                account.at_peak(category), account.most(category))))
+            table.add_row(category, *(size(found(account, category))
+                                      for account in books.values() for found in shown.values()))
     table.add_section()
     table.add_row("peak of the step", *(size(account.peak) for account in books.values()
-                                        for _ in range(2)))
-    table.add_row("served from cache", "", f"{trained.reuse:.2%}")
+                                        for _ in shown))
+    table.add_row("served from cache", *[""] * (len(shown) - 1), f"{trained.reuse:.2%}")
     return table
 
 

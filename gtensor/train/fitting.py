@@ -24,7 +24,7 @@ from gtensor.train.pictures import loss_curve
 
 Trainer: TypeAlias = Any  # of train.trainer, which imports this
 
-_SOME, _FEW = 80, 60  # columns of a terminal, below which the progress bar says less
+_SOME, _FEW, _LEAST = 80, 60, 48  # columns of a terminal, below each the progress bar says less
 _RECORDED = 2  # the step whose memory is recorded: in the first one, what stays is made
 
 
@@ -255,7 +255,7 @@ class _Bar(Callback):
         progress, captions = trainer.progress, trainer.captions
         steps = len(progress.losses)
         report = [f"loss {progress.losses[-1]:.4f}"]
-        if trainer.is_scored:
+        if trainer.is_scored and self._width >= _LEAST:
             report.append(f"{'held-out ' * (captions.score == 'loss')}{captions.score} "
                           f"{captions.shown(progress.scores[-1]) if progress.scores else '-'}")
         if self._width >= _SOME:

@@ -24,6 +24,7 @@ from gtensor.cli import main
 from gtensor.distributed import failing, keeper
 from gtensor.distributed import launch as launching
 from gtensor.distributed.environment import SECRET
+from gtensor.system.installation import installation_of
 
 HEAD = """
 import os, pathlib, signal, sys, threading, time
@@ -348,7 +349,7 @@ def test_without_mpi_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["launch", "-n", "2", "--", "python"]) == 1
-    assert "pip install 'gtensor[mpi]'" in capsys.readouterr().err
+    assert installation_of("mpi") in capsys.readouterr().err
 
 
 # -- training --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from safetensors import safe_open
 
 from gtensor.cli import main
 from gtensor.settings import settings
+from gtensor.system.installation import installation_of
 from gtensor.train import digits, trainer
 from gtensor.train.digits import NORMS, Data
 
@@ -232,7 +233,7 @@ def test_a_missing_package_is_named_with_its_command(tmp_path, monkeypatch, caps
                         lambda name, *rest: None if name == module else found(name, *rest))
     monkeypatch.setattr(digits, "data", digits_data)
     assert train(tmp_path, "--quiet") == 1
-    assert "pip install 'gtensor[train]'" in capsys.readouterr().err
+    assert f"which is not installed; {installation_of('train')}" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
 
 
