@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import gtensor
 from gtensor.cli.help import Help
@@ -43,7 +45,9 @@ def parser() -> argparse.ArgumentParser:
         epilog="recipes:\n" + "".join(f"  {name:10} {about}\n" for name, about in
                                       RECIPES.items())
                + "\n`gtensor train RECIPE --help` shows the options of one.")
-    train.add_argument("recipe", help=f"which recipe: {', '.join(RECIPES)}, or a Python file")
+    recipe: Any = train.add_argument(
+        "recipe", help=f"which recipe: {', '.join(RECIPES)}, or a Python file")
+    recipe.completer = lambda **given: [*RECIPES, *map(str, Path().glob("*.py"))]
     train.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="its options")
 
     sample = commands.add_parser(
@@ -129,12 +133,34 @@ def train_parser(name: str) -> argparse.ArgumentParser:
     return made
 
 
+def complete(grammar: argparse.ArgumentParser) -> None:
+    """Print what may follow in a shell's command line, by argcomplete.
+
+    Behind the name of a recipe that is one of the recipe's options: argcomplete is given a line of
+    them alone.
+    """
+    import argcomplete
+
+    line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
+    recipe = re.match(r"\s*\S+\s+train\s+(\S+)(?=\s)", line[:point])
+    if recipe is not None:
+        try:
+            grammar = train_parser(recipe[1])
+        except UserError:
+            raise SystemExit from None
+        os.environ["COMP_LINE"] = f"gtensor{line[recipe.end():]}"
+        os.environ["COMP_POINT"] = str(point - recipe.end() + len("gtensor"))
+    argcomplete.autocomplete(grammar)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status (0 done, 1 failed, 2 misused, 130 interrupted, 141 unread).
 
     Without a command it prints the help, and is misused.
     """
     grammar = parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks, and the process ends here
+        complete(grammar)
     given, unknown = grammar.parse_known_args(arguments)
     if unknown:
         where = "; a recipe's options follow its name" if given.command == "train" else ""

@@ -14,10 +14,13 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 def _wrapped(line: str, width: int) -> str:
-    """A line, of which the rest is indented further than its beginning, as a list's."""
-    lead = " " * (len(line) - len(line.lstrip()))
+    """A line, of which the rest is indented further than its beginning, as a list's.
+
+    Of an example that has no room, what it does follows in a line of its own.
+    """
     command, mark, comment = line.partition("  # ")
-    if mark and len(line) > width:  # an example and what it does, one above the other
+    lead = " " * (len(line) - len(line.lstrip()))
+    if command.strip() and mark and len(line) > width:
         return f"{_wrapped(command.rstrip(), width)}\n{_wrapped(f'{lead}    # {comment}', width)}"
     return textwrap.fill(line, width, subsequent_indent=lead + " " * 4 * bool(lead),
                          break_long_words=False, break_on_hyphens=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields
+from typing import Any
 
 from gtensor.cli.help import Help
 from gtensor.train import recipe_of
@@ -18,8 +19,10 @@ def recipe_parser(name: str, command: str) -> argparse.ArgumentParser:
     for one in fields(defaults):
         default, about = getattr(defaults, one.name), one.metadata
         shown = "" if default in (None, ()) else f" ({default})"
-        made.add_argument(
+        action: Any = made.add_argument(
             f"--{one.name.replace('_', '-')}", type=str if default in (None, ()) else type(default),
             nargs="+" if about["many"] else None, help=about["help"] + shown,
             metavar="|".join(about["choices"]) or None)
+        if about["choices"]:
+            action.completer = lambda choices=about["choices"], **given: choices
     return made

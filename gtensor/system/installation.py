@@ -98,7 +98,7 @@ def _record() -> dict[str, Any]:
             AttributeError, TypeError):
         return {}
     own = home.resolve() == _PACKAGE  # and not another gtensor, which the path has first
-    return found if own and isinstance(found["url"], str) else {}
+    return found if own and isinstance(found.get("url"), str) else {}
 
 
 def _packages(extras: str) -> list[str]:

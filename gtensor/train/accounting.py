@@ -108,8 +108,8 @@ def memory_table(
 
     trained = next(iter(books.values()))
     if trained.outside:
-        caption += (f"\nLeft out: {size(trained.outside)} of weights made outside the arena (put "
-                    "gt.settings.arena_min_bytes = 0 before them)")
+        caption += (f"\nLeft out: small arrays made before the trainer, {size(trained.outside)} of "
+                    "weights among them (to count them, put gt.settings.arena_min_bytes = 0 first)")
     who = "" if trainer.comm is None else f" of rank {trainer.comm.rank} of {trainer.comm.size}"
     table = Table(title=f"Where the memory of a training step{who} went{more}",
                   title_justify="left", caption=caption.strip(), caption_justify="left")

@@ -104,6 +104,87 @@ def test_the_table_names_where_memory_went(tmp_path, capsys, monkeypatch):
         assert word in out
 
 
+def test_a_narrow_terminal_gets_a_table_of_whole_names(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    assert train(tmp_path, "--epochs", "1") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines if line.startswith(("│", "┃", "epoch"))) <= 50
+    for word in ("parameters", "temporary", "peak of the step", "served from cache", "at most"):
+        assert any(word in line for line in lines)
+    assert "after 1 epoch," in lines[-2]
+
+
+def test_the_recipe_of_a_file_is_trained_and_resumed_for_longer(tmp_path, capsys, monkeypatch):
+    """Options come from the checkpoint; the learning rate is that of the longer run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(RECIPE)
+    assert main(["train", "mine.py", "--hidden", "3", "--epochs", "1", "--clip", "0.5"]) == 0
+    assert "Held-out loss" in capsys.readouterr().out
+    assert main(["train", "mine.py", "--resume", "--epochs", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "Resumed after 5 steps, in epoch 2 of 2. It was a run of 1 epoch; from here on" in out
+    assert "after 2 epochs," in out
+    with safe_open(tmp_path / "runs/mine/checkpoint.safetensors", framework="numpy") as file:
+        assert file.get_tensor("model.0.weight").shape == (3, 2)
+    assert progress(tmp_path / "runs/mine")["options"]["clip"] == 0.5
+    assert main(["train", "mine.py", "--resume"]) == 0
+    assert "Nothing was left to train in a run of 2 epochs" in capsys.readouterr().out
+    for more, told in ((["--epochs", "1"], "which are more than --epochs 1; wanted 2 or more"),
+                       (["--hidden", "4"], "was made with --hidden 3; resume with the same")):
+        assert main(["train", "mine.py", "--resume", *more]) == 1
+        assert told in capsys.readouterr().err
+    assert main(["sample", "runs/mine/checkpoint.safetensors"]) == 1
+    assert "is of the recipe mine; wanted one of text or diffusion" in capsys.readouterr().err
+
+
+RECIPE = """
+from dataclasses import dataclass
+
+import numpy as np
+
+import gtensor as gt
+from gtensor.train import Options, Recipe, option
+
+
+@dataclass(frozen=True)
+class MineOptions(Options):
+    batch_size: int = option(4, "points per step", positive=True)
+    hidden: int = option(8, "hidden units", positive=True)
+
+
+class Mine(Recipe[MineOptions]):
+    options_type = MineOptions
+
+    def dataset(self):
+        points = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+        return gt.data.ArrayDataset(points, points.sum(axis=1, keepdims=True))
+
+    def held_out(self, device):
+        return self.dataset()
+
+    def model(self):
+        hidden = self.options.hidden
+        return gt.nn.Sequential(gt.nn.Linear(2, hidden), gt.nn.GELU(), gt.nn.Linear(hidden, 1))
+
+    def loss(self, model, points, sums):
+        return ((model(points) - sums)**2).mean()
+"""
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    (None, "there is no file mine.py; wanted a Python file with a recipe"),
+    ("x = 1", "mine.py defines the recipes none; wanted one subclass of gt.train.Recipe"),
+    (RECIPE + "\n\nclass Other(Mine):\n    pass\n", "mine.py defines the recipes Mine, Other;"),
+])
+def test_a_file_without_one_recipe_is_refused(tmp_path, capsys, monkeypatch, text, told):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "mine.py").write_text(text)
+    assert main(["train", "mine.py"]) == 1
+    err = capsys.readouterr().err
+    assert told in err and err.count("\n") == 1 and not (tmp_path / "runs").exists()
+
+
 def sizes(line):
     """The sizes in a row of the table, in KiB."""
     found = re.findall(r"([\d,.]+) (KiB|MiB)", line)
