@@ -24,7 +24,8 @@ from gtensor.train.pictures import loss_curve
 
 Trainer: TypeAlias = Any  # of train.trainer, which imports this
 
-_SOME, _FEW, _LEAST = 80, 60, 48  # columns of a terminal, below each the progress bar says less
+_FEW = 60  # columns of a terminal, below which there is no bar beside the words
+_EPOCH, _BAR_AND_TIME = 10, 14  # columns beside the report
 _RECORDED = 2  # the step whose memory is recorded: in the first one, what stays is made
 
 
@@ -83,13 +84,13 @@ def _run(trainer: Trainer, console: Any) -> bool:
         except UserError as error:
             raise type(error)(f"{error}. {_last_good(trainer)}") from None
     progress = trainer.progress
-    if interrupted:
+    if not finished and trainer.on_any_rank(bool(interrupted)):
         if trainer.folder is not None:
             trainer.save()
         where = f"; saved to {trainer.path}" if trainer.folder is not None else ""
         console.print(f"Interrupted in epoch {progress.epoch + 1}{where}. "
                       "Go on with the same command and --resume.", soft_wrap=True)
-        raise Interrupted
+        raise Interrupted("the run was interrupted, and its state saved")
     seconds = time.perf_counter() - start
     with trainer.device:
         parts = [part for one in trainer.callbacks for part in one.after_run(trainer)]
@@ -241,30 +242,31 @@ def _bar(trainer: Trainer, console: Any) -> Iterator[Callback]:
                   disable=trainer.progress.epoch >= trainer.epochs) as bar:
         task = bar.add_task(f"epoch {trainer.progress.epoch + 1}", total=total, completed=done,
                             report="")
-        yield _Bar(bar, task, done, console.width)
+        yield _Bar(bar, task, done, console.width - _EPOCH - (
+            _BAR_AND_TIME if console.width >= _FEW else 0))
 
 
 class _Bar(Callback):
-    """Moves a progress bar, and writes beside it as much as the terminal is wide."""
+    """Moves a progress bar, and writes beside it what has room."""
 
-    def __init__(self, bar: Any, task: Any, done: int, width: int) -> None:
-        self._bar, self._task, self._done, self._width = bar, task, done, width
+    def __init__(self, bar: Any, task: Any, done: int, room: int) -> None:
+        self._bar, self._task, self._done, self._room = bar, task, done, room
         self._begin = time.perf_counter()
 
     def after_step(self, trainer: Trainer) -> None:
         progress, captions = trainer.progress, trainer.captions
         steps = len(progress.losses)
-        report = [f"loss {progress.losses[-1]:.4f}"]
-        if trainer.is_scored and self._width >= _LEAST:
-            report.append(f"{'held-out ' * (captions.score == 'loss')}{captions.score} "
-                          f"{captions.shown(progress.scores[-1]) if progress.scores else '-'}")
-        if self._width >= _SOME:
-            examples = (steps - self._done) * trainer.loader.batch_size * captions.each
-            rate = examples / (time.perf_counter() - self._begin)
-            report += [f"{rate:,.0f} {captions.counted}/s",
-                       f"{memory.stats(trainer.device).peak_allocated / 2**20:.1f} MiB"]
+        parts = [f"loss {progress.losses[-1]:.4f}"]
+        if trainer.is_scored:
+            parts.append(f"{'held-out ' * (captions.score == 'loss')}{captions.score} "
+                         f"{captions.shown(progress.scores[-1]) if progress.scores else '-'}")
+        examples = (steps - self._done) * trainer.loader.batch_size * captions.each
+        parts += [f"{examples / (time.perf_counter() - self._begin):,.0f} {captions.counted}/s",
+                  f"{memory.stats(trainer.device).peak_allocated / 2**20:.1f} MiB"]
+        while len(parts) > 1 and len("  ".join(parts)) > self._room:
+            del parts[-1]
         self._bar.update(
-            self._task, completed=steps, report="  ".join(report),
+            self._task, completed=steps, report="  ".join(parts),
             description=f"epoch {min(progress.epoch + 1, trainer.epochs)}")
 
     after_epoch = after_step

@@ -304,13 +304,13 @@ class Trainer:
                     progress.batch += 1
                     for one in callbacks:
                         one.after_step(self)
-                    if self._stops():
+                    if self.on_any_rank(bool(self._stopping)):
                         return False
                 self._check_whole()
                 self._end_epoch()
                 for one in callbacks:
                     one.after_epoch(self)
-                if self._stops():
+                if self.on_any_rank(bool(self._stopping)):
                     return progress.epoch == self.epochs
         return True
 
@@ -356,10 +356,9 @@ class Trainer:
         """Whether there is a score after every epoch."""
         return self._score is not None
 
-    def _stops(self) -> bool:
-        """Whether a rank was told to stop."""
-        stops = bool(self._stopping)
-        return stops if self.comm is None else bool(self._summed(stops)[0])
+    def on_any_rank(self, value: bool) -> bool:
+        """Whether it is True on one of the ranks; all of them call it."""
+        return value if self.comm is None else bool(self._summed(value)[0])
 
     @staticmethod
     def _next(batches: Iterator[Any]) -> Any:
