@@ -91,9 +91,9 @@ def test_a_gpu_trains_as_the_cpu_does():
                        whole.held_out_labels[:4])
     found = []
     for device in ("cuda", "cpu"):
-        trainer = Trainer(diffusion.Diffusion(diffusion.DiffusionOptions(
-            epochs=1, batch_size=8, layers=1, width=8, heads=2, device=device), part))
-        assert trainer.run(lambda trainer: False, lambda trainer: None)
+        trainer = diffusion.Diffusion(diffusion.DiffusionOptions(
+            epochs=1, batch_size=8, layers=1, width=8, heads=2, device=device), part).trainer()
+        assert trainer.run()
         found.append(trainer.progress.losses + trainer.progress.scores)
     assert len(found[0]) == 3 and found[0] == pytest.approx(found[1], rel=1e-4)
 

@@ -143,6 +143,38 @@ def test_a_step_before_its_update_is_a_function_of_the_batch() -> None:
     assert ({**vars(trainer)}, repr(trainer.progress), repr(trainer.schedule)) == before
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_a_step_that_is_captured_replays_as_the_next_ones(precision: str) -> None:
+    """Both parts of a step as they are, in a CUDA graph, on the batch that lies in its inputs."""
+    found = []
+    for captured in (False, True):
+        with gt.device("cuda"):
+            trainer = trainer_of(clip=0.5, precision=precision, ema_decay=0.9)
+            trainer.model.eval()  # without random numbers
+            batch = trainer.first_batch()
+            graph, losses = gt.Graph(), []
+
+            def step(trainer: Trainer = trainer, batch: Any = batch) -> Any:
+                loss, norm = trainer.gradients(*batch)
+                trainer.update()
+                return loss, norm
+
+            for _ in range(2):
+                losses += [one.item() for one in step()]
+            if captured:
+                with graph.capture():
+                    result = step()
+            for _ in range(3):
+                if captured:
+                    graph.replay()
+                else:
+                    result = step()
+                losses += [one.item() for one in result]
+            found.append(losses)
+    assert found[0] == found[1] and len({*found[0]}) == 10
+
+
 @pytest.mark.parametrize("schedule", [None, warmed])
 def test_two_ranks_train_as_one(schedule: Any) -> None:
     """The losses of the joint batch: each rank has a part of every one of them."""
