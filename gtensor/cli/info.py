@@ -23,6 +23,7 @@ _PACKAGES = {  # by what is imported: what it is for, and gtensor's extra, "" if
     "rich": ("gtensor train", "train"), "matplotlib": ("gtensor train", "train"),
     "mpi4py": ("several processes", "mpi"), "argcomplete": ("completion in a shell", "completion"),
 }
+_WIDE_ENOUGH = 72  # columns of a terminal, for two columns of text
 
 
 def facts() -> dict[str, Any]:
@@ -64,8 +65,9 @@ def text(found: dict[str, Any]) -> str:
 
 def _folded(line: str, indent: int = 41) -> str:
     """The line at the terminal's width, its rest indented (under the settings' meaning)."""
-    columns = max(60, shutil.get_terminal_size().columns)
-    return textwrap.fill(line, columns, subsequent_indent=" " * indent)
+    columns = shutil.get_terminal_size().columns
+    indent = indent if columns >= _WIDE_ENOUGH else 4
+    return textwrap.fill(line, columns, subsequent_indent=" " * indent, break_long_words=False)
 
 
 def _device(device: Device) -> dict[str, str]:

@@ -115,8 +115,8 @@ class Recipe(Callback, Generic[OptionsT]):
         """A new model, its weights drawn from `gt.random`."""
         raise TypeError(f"{type(self).__name__} has no model(); write one")
 
-    def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
-        """The loss of a batch, with its graph."""
+    def loss(self, model: Any, /, *batch: Any, **none: Any) -> Tensor:
+        """The loss of a batch, with its graph; a subclass names the parts of a batch."""
         raise TypeError(f"{type(self).__name__} has no loss(); write one")
 
     def score(self, model: nn.Module) -> float:
