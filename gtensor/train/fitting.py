@@ -84,9 +84,9 @@ def _run(trainer: Trainer, console: Any) -> bool:
         except UserError as error:
             raise type(error)(f"{error}. {_last_good(trainer)}") from None
     progress = trainer.progress
+    if not finished and progress.batch and trainer.folder is not None:
+        trainer.save()
     if not finished and trainer.on_any_rank(bool(interrupted)):
-        if trainer.folder is not None:
-            trainer.save()
         where = f"; saved to {trainer.path}" if trainer.folder is not None else ""
         console.print(f"Interrupted in epoch {progress.epoch + 1}{where}. "
                       "Go on with the same command and --resume.", soft_wrap=True)
@@ -132,9 +132,10 @@ def _result(trainer: Trainer, seconds: float) -> Any:
 
 
 def _last_mean(trainer: Trainer) -> float:
-    """The mean training loss of the last epoch."""
+    """The mean training loss of the last whole epoch, or of what there is."""
     progress = trainer.progress
-    return float(np.mean(progress.losses[progress.steps_of(progress.epoch - 1)]))
+    steps = progress.steps_of(progress.epoch - 1) if progress.epoch else slice(None)
+    return float(np.mean(progress.losses[steps]))
 
 
 def _last_good(trainer: Trainer) -> str:
@@ -260,8 +261,10 @@ class _Bar(Callback):
         if trainer.is_scored:
             parts.append(f"{'held-out ' * (captions.score == 'loss')}{captions.score} "
                          f"{captions.shown(progress.scores[-1]) if progress.scores else '-'}")
-        examples = (steps - self._done) * trainer.loader.batch_size * captions.each
-        parts += [f"{examples / (time.perf_counter() - self._begin):,.0f} {captions.counted}/s",
+        each, counted = ((1, "batches") if trainer.batch_size is None
+                         else (trainer.batch_size * captions.each, captions.counted))
+        rate = (steps - self._done) * each / (time.perf_counter() - self._begin)
+        parts += [f"{rate:,.0f} {counted}/s",
                   f"{memory.stats(trainer.device).peak_allocated / 2**20:.1f} MiB"]
         while len(parts) > 1 and len("  ".join(parts)) > self._room:
             del parts[-1]

@@ -92,6 +92,7 @@ class Trainer:
     Attributes:
         progress: a Progress, the numbers of all steps and epochs so far.
         batches: of an epoch; None where the data has no length.
+        batch_size: examples of a step; None for data of whole batches.
         account: the memory of a step, an Account, after `fit`.
 
     Raises TypeError or ValueError for what is none of these.
@@ -131,10 +132,12 @@ class Trainer:
         self.facts = {"recipe": "", **(facts or {}), "precision": precision}
         self.comm = comm = ranks() if comm is None else comm
         self.loader = _loader(data, batch_size, seed, self.device, comm)
+        whole = batch_size is None and not isinstance(data, DataLoader)
+        self.batch_size = None if whole else self.loader.batch_size
         self.batches = self._length()
         self.held_out = held_out if isinstance(held_out, tuple) else ()
         self._scored = None if held_out is None or self.held_out else _loader(
-            held_out, self.loader.batch_size if batch_size is None else batch_size, None,
+            held_out, None if isinstance(held_out, DataLoader) else self.batch_size, None,
             self.device, None)
         self._score = score or (None if held_out is None else self._mean_loss)
         self.captions = captions or Captions(
@@ -169,7 +172,7 @@ class Trainer:
 
     def first_batch(self) -> tuple[Any, ...]:
         """The first batch of a dataset, beside the run."""
-        with memory.category("data"):
+        with memory.category("data"), self.device:
             return _tensors(self.loader.batch_of(self.loader.order(0)[:self.loader.batch_size]))
 
     def loss(self, *batch: Any) -> Tensor:
@@ -317,8 +320,8 @@ class Trainer:
     def _check_whole(self) -> None:
         """Raise UserError unless the epoch has had all its batches."""
         progress = self.progress
-        if progress.batch != (progress.batch or 1 if self.batches is None else self.batches):
-            wanted = "a batch" if self.batches is None else f"{self.batches}"
+        if not progress.batch or self.batches not in (None, progress.batch):
+            wanted = self.batches or "at least one"
             raise UserError(f"the data ended after {progress.batch} batches of epoch "
                             f"{progress.epoch + 1}; wanted {wanted} in every epoch, from data that "
                             "can be iterated again")
@@ -388,6 +391,8 @@ class Trainer:
             examples = _examples(batch)
             total += self._loss(model, *batch).item() * examples
             count += examples
+        if not count:
+            raise UserError("the held-out data has no examples; wanted some, or no held_out=")
         return total / count
 
     def is_finite(self) -> bool:
@@ -516,7 +521,7 @@ def _loader(data: Any, batch_size: int | None, seed: int | None, device: Device,
     shard = (0, 1) if comm is None else (comm.rank, comm.size)
     is_dataset = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     if isinstance(data, DataLoader):
-        if seed is not None and batch_size is not None:
+        if batch_size is not None:
             raise ValueError(f"batch_size={batch_size} and a DataLoader given, which has its own; "
                              "wanted one of them")
         if data.shard != shard:

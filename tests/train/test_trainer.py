@@ -114,6 +114,19 @@ def test_fit_leaves_its_files_and_says_what_it_reached(tmp_path, capsys, monkeyp
         (row,) = csv.DictReader(file)
     assert row["clipped"] == "1.0" and "held_out_loss" not in row
     assert float(row["training_loss"]) == pytest.approx(np.mean(fitted.progress.losses))
+    for name, value in gt.checkpoint.load_file(fitted.path).items():  # no step was taken since
+        if name.startswith("model."):
+            assert (value == fitted.model.state_dict()[name.removeprefix("model.")]).all()
+
+
+def test_a_callback_ends_a_run_within_an_epoch_which_is_saved(tmp_path, capsys) -> None:
+    for steps, epoch in ((3, 0), (2 * STEPS + 1, 2)):
+        trainer = trainer_of(tmp_path, "batches", callbacks=[StopAfter(steps)])
+        assert not trainer.fit(resume=epoch > 0)
+        out = capsys.readouterr().out
+        assert "enough.\nTraining loss 0." in out and "batches/s" in out
+        assert f"after {epoch} epochs" in out
+        assert len(gt.checkpoint.progress(trainer.path)["losses"]) == steps
 
 
 def test_a_longer_run_has_the_learning_rate_of_its_length(tmp_path, capsys) -> None:
@@ -270,12 +283,14 @@ def after(steps: int, wrong: Any) -> Any:
     (lambda: {"data": Ending(gt.data.ArrayDataset(POINTS, LABELS), 16), "batch_size": None},
      UserError, "the data ended after 2 batches of epoch 2; wanted 5 in every epoch", 7),
     (lambda: {"data": Batches([5, 0, 5]), "batch_size": None, "schedule": None}, UserError,
-     "the data ended after 0 batches of epoch 2; wanted a batch in every epoch", 5),
+     "the data ended after 0 batches of epoch 2; wanted at least one in every epoch", 5),
+    (lambda: {"held_out": []}, UserError, "the held-out data has no examples", 5),
     (lambda: {"score": lambda net: math.inf}, NotFinite, "the held-out score is inf after epoch 1",
      5),
     (lambda: {"score": lambda net: math.nan, "ema_decay": 0.5}, NotFinite,
      "the held-out score is nan after epoch 1", 5),
-], ids=["not finite", "no scalar", "data ends", "no second epoch", "score", "score of averages"])
+], ids=["not finite", "no scalar", "data ends", "no second epoch", "nothing held out", "score",
+        "score of averages"])
 def test_a_run_that_cannot_go_on_saves_the_last_good_state(tmp_path, make, kind, told, steps):
     with pytest.raises(kind, match=told) as caught:
         trainer_of(tmp_path, **make()).fit(quiet=True)
