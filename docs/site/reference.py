@@ -201,7 +201,7 @@ def markdown(page: Page) -> str:
     own = {name: public()[name] for name in ordered if placed[name] == name}
     parts = [f"# {page.title}"]
     if not page.names:
-        parts.append(inspect.getdoc(namespaces()[page.module]) or "")
+        parts.append((namespaces()[page.module].__doc__ or "").strip())  # examples stay indented
     if page.concepts:
         links = ", ".join(f"[{title_of(path)}](../{path})" for path in page.concepts)
         parts.append(f"How it works: {links}.")
