@@ -30,7 +30,7 @@ _RECORDED = 2  # the step whose memory is recorded: in the first one, what stays
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a run, whose state is saved."""
+    """Ctrl-C in a run, whose state is saved if the trainer has a folder."""
 
 
 def fit(trainer: Trainer, resume: bool, quiet: bool) -> bool:
@@ -87,10 +87,10 @@ def _run(trainer: Trainer, console: Any) -> bool:
     if not finished and progress.batch and trainer.folder is not None:
         trainer.save()
     if not finished and trainer.on_any_rank(bool(interrupted)):
-        where = f"; saved to {trainer.path}" if trainer.folder is not None else ""
-        console.print(f"Interrupted in epoch {progress.epoch + 1}{where}. "
-                      "Go on with the same command and --resume.", soft_wrap=True)
-        raise Interrupted("the run was interrupted, and its state saved")
+        saved = (f"saved to {trainer.path}. Go on with the same command and --resume"
+                 if trainer.folder is not None else "not saved, since there is no folder")
+        console.print(f"Interrupted in epoch {progress.epoch + 1}; {saved}.", soft_wrap=True)
+        raise Interrupted("the run was interrupted after a whole step")
     seconds = time.perf_counter() - start
     with trainer.device:
         parts = [part for one in trainer.callbacks for part in one.after_run(trainer)]
@@ -106,8 +106,8 @@ def _run(trainer: Trainer, console: Any) -> bool:
         parts = parts or [memory_table(trainer, {"": trainer.account})]
     for part in parts:
         console.print(part)
-    if trainer.stopped:
-        console.print(f"{trainer.stopped}.", soft_wrap=True, markup=False)
+    if trainer.stopped and not interrupted:
+        console.print(f"{trainer.stopped}.", soft_wrap=True)
     if len(progress.losses) == before:
         console.print(f"Nothing was left to train in a run of {counted(trainer.epochs, 'epoch')}; "
                       "a larger number (--epochs) trains longer.", soft_wrap=True)

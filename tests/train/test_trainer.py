@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from distributed.ranks import in_threads
 import gtensor as gt
 from gtensor.nn import functional as F
 from gtensor.optim import lr_scheduler
-from gtensor.train import Callback, EarlyStopping, NotFinite, Trainer, UserError
+from gtensor.train import Callback, EarlyStopping, Interrupted, NotFinite, Trainer, UserError
 
 STEPS = 5  # of an epoch
 RANDOM = np.random.default_rng(0)
@@ -127,6 +128,24 @@ def test_a_callback_ends_a_run_within_an_epoch_which_is_saved(tmp_path, capsys) 
         assert "enough.\nTraining loss 0." in out and "batches/s" in out
         assert f"after {epoch} epochs" in out
         assert len(gt.checkpoint.progress(trainer.path)["losses"]) == steps
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_ctrl_c_ends_the_program_after_the_step(tmp_path, capsys, has_folder: bool) -> None:
+    class Presses(Callback):
+        def after_step(self, trainer: Trainer) -> None:
+            if len(trainer.progress.losses) == 4:
+                signal.raise_signal(signal.SIGINT)
+
+    trainer = trainer_of(tmp_path if has_folder else None, callbacks=[Presses()])
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Interrupted):
+        trainer.fit()
+    assert signal.getsignal(signal.SIGINT) is before and len(trainer.progress.losses) == 4
+    told = (f"Interrupted in epoch 1; saved to {trainer.path}. Go on" if has_folder else
+            "Interrupted in epoch 1; not saved, since there is no folder.")
+    assert told in capsys.readouterr().out
+    assert (tmp_path / "checkpoint.safetensors").exists() == has_folder
 
 
 def test_a_longer_run_has_the_learning_rate_of_its_length(tmp_path, capsys) -> None:
