@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from gtensor import autograd as autograd
     from gtensor import checkpoint, data, distributed, fft, func, models, nn, optim, profiler
     from gtensor import testing as testing
+    from gtensor import train as train
     from gtensor.amp import autocast
     from gtensor.composed.comparing import allclose, isclose, nan_to_num
     from gtensor.composed.curves import convolve, gradient, interp, trapezoid
@@ -107,7 +108,7 @@ else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
             "amp", "autograd", "checkpoint", "data", "distributed", "fft", "func", "models", "nn",
-            "optim", "profiler", "testing")},
+            "optim", "profiler", "testing", "train")},
         **dict.fromkeys((
             "custom_jvp", "custom_vjp", "functional_call", "grad", "hessian", "hvp", "jacfwd",
             "jacobian", "jacrev", "jvp", "jvp_batched", "linearize", "per_example_grad",
@@ -363,6 +364,7 @@ __all__ = [
     "tensordot",
     "tile",
     "topk",
+    "train",
     "trapezoid",
     "tril",
     "tril_indices",
