@@ -1,0 +1,1 @@
+"""Captured steps: what `gt.capture` records, compares and replays."""
