@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from gtensor.composed.typed_names import *
     from gtensor.engine.walk.anomaly import detect_anomaly
     from gtensor.execution.graphs import Graph
+    from gtensor.execution.steps.captured import CaptureError, capture
     from gtensor.execution.streams import Event, stream
     from gtensor.func import (
         functional_call,
@@ -119,6 +120,7 @@ else:
         }.items() for name in names.split()},
         **dict.fromkeys(("Event", "stream"), "gtensor.execution.streams"),
         "Graph": "gtensor.execution.graphs", "autocast": "gtensor.amp",
+        **dict.fromkeys(("CaptureError", "capture"), "gtensor.execution.steps.captured"),
         "detect_anomaly": "gtensor.engine.walk.anomaly"})
 
 _find_moved()
@@ -135,6 +137,7 @@ pi, e, inf, nan = _math.pi, _math.e, _math.inf, _math.nan
 __all__ = [
     "SAME",
     "AnomalyError",
+    "CaptureError",
     "ConsumedError",
     "Device",
     "DeviceError",
@@ -181,6 +184,7 @@ __all__ = [
     "broadcast_arrays",
     "broadcast_to",
     "can_cast",
+    "capture",
     "ceil",
     "checkpoint",
     "clip",

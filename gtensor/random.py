@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from gtensor.backend import Device, element_type, get_default_dtype, get_device
 from gtensor.creation.new_tensors import asarray, sizes_of, tensor
-from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.context import again, no_grad
 from gtensor.engine.handle.namespaces import public
 from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.engine.tape.levels import Traced, vectorizing
@@ -152,6 +153,11 @@ def check_state(state: object) -> None:
                 type(n) is not int or not 0 <= n <= most for n in values):
             raise ValueError(f"a random state whose {'.'.join(path)!r} is {told(value)} given; "
                              f"wanted {size} of the numbers 0 to {most}; nothing was changed")
+
+
+def repeating() -> bool:
+    """Whether this thread draws from a generator of its own, such as to repeat earlier draws."""
+    return _repeat.generator is not None
 
 
 @contextmanager
@@ -522,9 +528,17 @@ def _drawn(
 ) -> Tensor:
     """`draw(shape)`, from `source` if there is one; within `vmap` as its `randomness` says."""
     wanted = (index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(index, shape))
-    with drawing_from(source):
-        found = _of_examples(name, wanted, draw) if vectorizing() else draw(wanted)
+    draws = partial(_draws, draw, source)
+    found = _of_examples(name, wanted, draws) if vectorizing() else draws(wanted)
     return found._begin_as_leaf() if requires_grad else found
+
+
+@partial(again, kind="draws")
+def _draws(
+    draw: Callable[[tuple[int, ...]], Tensor], source: Generator | None, shape: tuple[int, ...]
+) -> Tensor:
+    with drawing_from(source):
+        return draw(shape)
 
 
 def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:

@@ -24,6 +24,8 @@ from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.interchange import given_values, plain_values
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor, is_floating, wrap
+from gtensor.engine.tape.execute import run_noted
+from gtensor.system.bus import bus, here
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -60,6 +62,8 @@ def tensor(
                                 "that requires a gradient, which would be lost; detach() it first")
         return asarray(data, wanted, place, copy=True)
     result = wrap(place.copy(_on(place, source), dtype=wanted, label="tensor"), place)
+    if bus.listeners and here.recorder is not None:
+        here.recorder.literal(data, result)
     return result._begin_as_leaf() if requires_grad else result
 
 
@@ -126,7 +130,7 @@ def full(
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Tensor) else _values(value, None).dtype
     result = empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
-    result.device.fill(result._array, value)
+    run_noted("full", result.device, result.device.fill, result._array, value)
     return result
 
 
@@ -145,7 +149,7 @@ def empty(
     wanted = get_default_dtype() if dtype is None else element_type(dtype)
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
-    result = wrap(place.empty(sizes, wanted, "empty"), place)
+    result = wrap(run_noted("empty", place, place.empty, sizes, wanted, "empty"), place)
     return result._begin_as_leaf() if requires_grad else result
 
 
@@ -318,8 +322,9 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
 def _made(name: str, device: DeviceLike, function: Callable[[Any], Any]) -> Tensor:
     """An array made by the device's own library, in memory of the installed resource."""
     place = get_device(device)
-    values = place.path(name, function)(place.xp)
-    return tensor(values, device=place) if place.type == "cpu" else wrap(values, place)
+    path = place.path(name, function)
+    return wrap(run_noted(name, place, lambda: place.copy(path(place.xp), label=name)
+                          if place.type == "cpu" else path(place.xp)), place)
 
 
 def _called(shape: Any, more: tuple[Any, ...], **named: Any) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gtensor.creation.new_tensors import zeros
-from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.context import again, no_grad
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.cached_values import CachedValue
 from gtensor.nn.conversion import Movable, value_of
@@ -371,6 +371,7 @@ class Module(Movable, Hooked):
             parameter.requires_grad_(requires_grad)
         return self
 
+    @again
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters, or fill them with zeros."""
         for parameter in self.parameters():

@@ -9,7 +9,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, TypeVar
 
 from gtensor.creation.new_tensors import zeros
-from gtensor.engine.handle.context import grad_enabled, no_grad
+from gtensor.engine.handle.context import again, grad_enabled, no_grad
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.cached_values import CachedValue
 from gtensor.engine.run.checkpointing import run_region
@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 
+@again
 def clip_grad_norm_(
     parameters: Iterable[Tensor] | Tensor, max_norm: float, norm_type: float = 2.0,
     error_if_nonfinite: bool = False, foreach: bool | None = None,
@@ -74,6 +75,7 @@ def clip_grad_norm_(
     return norm
 
 
+@again
 def clip_grad_value_(
     parameters: Iterable[Tensor] | Tensor, clip_value: float, foreach: bool | None = None
 ) -> None:

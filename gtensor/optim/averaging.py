@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gtensor.creation.new_tensors import asarray, empty, tensor
-from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.context import again, no_grad
 from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.engine.run.grouped_writes import Write, write_all
 from gtensor.ops.define.cpu_tiles import computed_in
@@ -73,6 +73,7 @@ class EMA:
             for name, value in followed:
                 self._averages[name][...] = value
 
+    @again
     def update(self) -> None:
         """Take the module's weights into the averages, in place.
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from gtensor.backend import get_device
 from gtensor.creation.new_tensors import asarray, full
-from gtensor.engine.handle.context import no_grad
+from gtensor.engine.handle.context import again, no_grad
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.grouped_writes import Write, write_all
 from gtensor.nn.utils import by_dtype
@@ -127,6 +127,7 @@ class GradScaler:
         raise TypeError(f"a {type(outputs).__name__} was to be scaled; wanted Tensors, or tuples "
                         "and lists of them")
 
+    @again
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients of the optimizer's parameters by the scale, in place.
 
@@ -160,6 +161,7 @@ class GradScaler:
             raise RuntimeError(f"{stage}() of a GradScaler was called after {before}() of the same "
                                "optimizer; wanted update() between")
 
+    @again
     def step(self, optimizer: Optimizer, *args: object, **kwargs: object) -> Any:
         """optimizer.step(), which changes nothing if a gradient is infinite or NaN.
 
@@ -197,6 +199,7 @@ class GradScaler:
         finally:
             optimizer.skip = None
 
+    @again
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Change the scale by what was found in this step, or set it.
 

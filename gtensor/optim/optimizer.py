@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, repeat
 from math import inf
 from numbers import Number
 from operator import is_
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast, over
 
 from gtensor.backend import DeviceError
 from gtensor.creation.new_tensors import asarray
-from gtensor.engine.handle.context import enable_grad, no_grad
+from gtensor.engine.handle.context import again, enable_grad, no_grad
 from gtensor.engine.handle.tensor import Tensor, is_like
 from gtensor.engine.run.grouped_writes import Write, write_all
 from gtensor.engine.run.writable import refuse_unwritable
@@ -19,7 +21,7 @@ from gtensor.engine.tape.op import Op
 from gtensor.nn.module import Module
 from gtensor.ops.define.updates import update_of
 from gtensor.system import structure
-from gtensor.system.bus import phase
+from gtensor.system.bus import bus, here, phase
 from gtensor.system.documents import UNLOADED, Facts, is_number, plain
 from gtensor.system.interrupts import undivided
 
@@ -250,6 +252,7 @@ class Optimizer:
         for group in self.param_groups:
             group["lr"] = value
 
+    @again
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, or fill them with zeros, which keeps their memory."""
         for slots in self._slots:
@@ -290,14 +293,57 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        if bus.listeners and here.recorder is not None:
+            here.recorder.host(Optimizer.step, (self,), {})  # each replay makes a step
+            return loss
         due = self._due()
         with phase("update", type(self).__name__):
             self._update(due)
         return loss
 
-    def _due(self) -> list[_Due]:
-        """The parameters that have a gradient, everything checked."""
-        due: list[_Due] = []
+    def prepared_step(self) -> Callable[[], object]:
+        """`step` for the parameters that have a gradient now, which are checked once.
+
+        For replays of captured steps. Where it does not fit any more, and on CUDA, it is `step`.
+        """
+        together = self._due()
+        writes = []
+        for members in together.values():
+            slots, leaves, numbers = zip(*members, strict=True)
+            state = [*chain(*zip(*[slot.state for slot in slots], strict=True))]
+            own = [*dict.fromkeys(numbers)]
+            prepared = update_of(self.update).prepare(
+                [slot.parameter for slot in slots], [leaf.grad for leaf in leaves], state)
+            if prepared is None:
+                return self.step
+            writes.append((prepared, slots, leaves, own, [own.index(n) for n in numbers]))
+        with_gradient = {slot for _, slots, *_ in writes for slot in slots}
+        others = [slot for slots in self._slots for slot in slots if slot not in with_gradient]
+
+        def run() -> object:
+            if bus.listeners or any(slot.parameter.grad is not None for slot in others):
+                return self.step()
+            given = []
+            for prepared, _, leaves, *_ in writes:
+                gradients = [leaf.grad for leaf in leaves]
+                if not prepared.serves(gradients):
+                    return self.step()
+                given.append(gradients)
+            options = [[self.checked_group(n).params for n in numbers]
+                       for _, _, _, numbers, _ in writes]
+            with undivided():
+                for (prepared, slots, _, _, rows), gradients, params in zip(
+                        writes, given, options, strict=True):
+                    prepared.write(gradients, params, rows, [slot.step + 1 for slot in slots])
+                    for slot in slots:
+                        slot.step += 1
+            return None
+
+        return run
+
+    def _due(self) -> dict[Any, list[_Due]]:
+        """The parameters that have a gradient, everything checked, by call of the update."""
+        due: dict[Any, list[_Due]] = {}
         for number, slots in enumerate(self._slots):
             known = self.checked_group(number)
             for slot in slots:
@@ -307,19 +353,16 @@ class Optimizer:
                 if slot.checked != (leaf.seq, known.states) or not is_like(leaf.grad, leaf):
                     self._check(slot, leaf.grad, known.states)
                     slot.checked = leaf.seq, known.states
-                due.append((slot, leaf, number))
+                # in one call they differ in numbers only
+                due.setdefault((leaf.device, leaf.dtype, len(slot.state), known.flags), []).append(
+                    (slot, leaf, number))
         return due
 
-    def _update(self, due: list[_Due]) -> None:
+    def _update(self, due: dict[Any, list[_Due]]) -> None:
         """One call of the update for all parameters that differ in numbers only."""
         writes: list[Write] = []
         stepped: list[Slot] = []  # those that CUDA does not count
-        together: dict[Any, list[_Due]] = {}
-        for entry in due:
-            slot, leaf, number = entry
-            together.setdefault((leaf.device, leaf.dtype, len(slot.state),
-                                 self._known[number].flags), []).append(entry)
-        for (device, *_), members in together.items():
+        for (device, *_), members in due.items():
             slots, parameters, grads, steps = [], [], [], []
             for slot, leaf, _ in members:  # one loop: a comprehension is a call
                 slots.append(slot)
@@ -551,6 +594,20 @@ class _Refresh:
             if numbers != counters.uploaded:
                 self._device.upload(counters.numbers, numbers)
                 counters.uploaded = numbers
+
+
+def _prepared_drop(optimizer: Optimizer, set_to_none: bool = True) -> Callable[[], object]:
+    """`zero_grad` for replays."""
+    if not set_to_none:
+        return partial(optimizer.zero_grad, False)
+    leaves = [slot.parameter._node for slots in optimizer._slots for slot in slots]
+    return lambda: deque(map(setattr, leaves, repeat("grad"), repeat(None)), 0)
+
+
+step: Any = Optimizer.step
+step.again, step.prepare = "", Optimizer.prepared_step  # how replays make it
+drop: Any = Optimizer.zero_grad
+drop.__wrapped__.prepare = _prepared_drop
 
 
 def _plain(options: Params) -> Params:

@@ -61,13 +61,15 @@ class _Here(threading.local):
 
     `module` is the running nn.Module's dotted path, `phase` is "backward", "update" or "", and
     `instruction` is, in a backward pass, the user's instruction that recorded the running rule.
-    `number` is that of the latest op whose end was told.
+    `number` is that of the latest op whose end was told. `recorder` is the listener that records
+    this thread's step for `gt.capture` (`execution.steps.recorder`).
     """
 
     module = ""
     phase = ""
     instruction: tuple[CodeType, int] | None = None
     number = 0
+    recorder: Any = None
 
 
 here = _Here()
@@ -228,6 +230,7 @@ class OpEvent(_Event):
     Attributes:
         op: the op's definition; `name` is its name.
         phase: "forward" or "backward". Updates by an optimizer are "forward".
+        function: the path, or the rule, that is called.
         args: the positional arguments of the path (arrays, numbers), or of the rule (the namespace,
             the step, the gradient).
         params: the keyword arguments of the path; also `out`, for a write in place.
@@ -239,10 +242,12 @@ class OpEvent(_Event):
         error: at the end, the error if one was raised, only until all listeners are told.
     """
 
-    __slots__ = ("args", "begin", "end", "error", "number", "op", "params", "phase", "result")
+    __slots__ = ("args", "begin", "end", "error", "function", "number", "op", "params", "phase",
+                 "result")
 
     op: Any
     phase: str
+    function: Callable[..., Any]
     args: Sequence[Any]
     params: dict[str, Any]
     number: int
@@ -440,6 +445,7 @@ def heard(
         number = args[1].record.number
     event = _new(OpEvent)  # and its attributes: half the time of an __init__
     event.op, event.phase, event.args, event.params = op, phase, args, params
+    event.function = function
     event.number, event.module, event.result, event.error = number, here.module, None, None
     begun = 0
     try:
@@ -448,7 +454,7 @@ def heard(
                 begins(event)
             begun += 1
         event.begin = _now()
-        event.result = result = function(*args, **params)
+        event.result = function(*args, **params)
         event.end = _now()
     except BaseException as error:  # undone
         event.end = _now()
@@ -470,7 +476,7 @@ def heard(
     except BaseException as error:  # undone
         _end_with(event, told[:begun], error)
         raise
-    return result
+    return event.result  # which a recorder may have made an array of
 
 
 def _end_with(event: Any, told: Sequence[tuple[Told, Told]], error: BaseException) -> None:

@@ -410,8 +410,8 @@ SENTENCES: dict[str, dict[str, str]] = {
         "use_deterministic_algorithms": (
             "on a GPU few gradients are summed by atomics: the guide's page of what differs names "
             "them"),
-        "compile": "functions run as they are; gt.Graph captures a step on a GPU and replays it",
-        "jit": "functions run as they are; gt.Graph captures a step on a GPU and replays it",
+        "compile": "gt.capture(step) records a training step and replays it",
+        "jit": "gt.capture(step) records a training step and replays it",
         "seed": "gt.manual_seed(0)",
         "initial_seed": (
             "gt.manual_seed(0) sets the seed, gt.random.get_state() reads the generator's state"),
@@ -693,7 +693,7 @@ SENTENCES: dict[str, dict[str, str]] = {
                 "with the gradient")),
         "type": "module.to(dtype)",
         "share_memory": "a module belongs to its process; gt.distributed trains in several",
-        "compile": "modules run as they are; gt.Graph captures a step on a GPU and replays it",
+        "compile": "gt.capture(step) records a step that calls the module, and replays it",
         "to_empty": "module.to(device)",
         "set_submodule": "setattr(module.get_submodule(parent), name, new)",
         **dict.fromkeys(("get_extra_state", "set_extra_state"),
@@ -866,7 +866,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "debug_unwrap": "a tensor within a transform has no values to see",
         "replace_all_batch_norm_modules_": "net.eval(), or nn.GroupNorm for nn.BatchNorm2d",
         "make_functional": "gt.functional_call(net, dict(net.named_parameters()), x)",
-        "jit": "functions run as they are; gt.Graph captures a step on a GPU and replays it",
+        "jit": "gt.capture(step) records a training step and replays it",
         "vectorize": "gt.vmap(f)",
         "rearrange": "x.permute_dims(axes) and x.reshape(shape)",
     },

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from gtensor.system.bus import here
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.node import Node
@@ -41,6 +44,24 @@ class _State(threading.local):
 
 
 STATE = _State()
+
+
+def again(function: F, kind: str = "") -> F:
+    """The function, which replays of a captured step call again: it reads or changes Python state.
+
+    What it computes is not recorded; its result may have Tensors, and integers that it drew. Its
+    kind is "draws" if it only makes its result, "python" if it touches no tensor's memory.
+    """
+    function.again = kind  # type: ignore[attr-defined]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        recorder = here.recorder
+        if recorder is None:
+            return function(*args, **kwargs)
+        return recorder.host(function, args, kwargs)
+
+    return call  # type: ignore[return-value]
 
 
 class Block(contextlib.ContextDecorator):

@@ -13,6 +13,7 @@ from gtensor.backend import Device, host_array, refuse_mask
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.handle_node import HandleNode
 from gtensor.engine.handle.storage import Storage
+from gtensor.system.bus import bus, here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,11 +79,18 @@ class Interchange(HandleNode):
         arguments: detach() it first.
         """
         self._refuse_cut(".numpy()")
+        self._note_read("numpy()")
         return self._lent() if self._device.type == "cpu" else self._device.to_numpy(self._array)
+
+    def _note_read(self, what: str) -> None:
+        """Values go to Python, which a captured step must not depend on."""
+        if bus.listeners and here.recorder is not None:
+            here.recorder.read(self, what)
 
     def _lent(self) -> Array:
         """An array over the memory for other code; the storage knows while it, or a view, lives."""
         storage = self._storage
+        self._note_read("an array over its memory")
         if storage.common:
             storage = self._own_storage()
         array, lender = self._device.shared(self._array)
@@ -168,6 +176,7 @@ def plain_values(data: object, reader: str) -> Any:
     if data._current_node("a list of values") is not None:
         raise GradientError("values were asked of a tensor that requires a gradient, which would "
                             "be lost; stack() or concat() tensors, or detach() this one first")
+    data._note_read("its values")
     return data._device.to_numpy(data._array).tolist()
 
 

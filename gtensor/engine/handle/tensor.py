@@ -21,6 +21,7 @@ from gtensor.engine.handle.namespaces import public, recorded
 from gtensor.engine.handle.node import Leaf, Node
 from gtensor.engine.handle.size import Size
 from gtensor.engine.handle.storage import GIVEN, UNREAD, Storage
+from gtensor.system.bus import bus, here
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ class Tensor(Interchange, Methods):
 
     def tolist(self) -> Any:
         """The values as nested Python lists."""
+        self._note_read("tolist()")
         return self._device.to_numpy(self._array).tolist()
 
     def _scalar(self, kind: type[N]) -> N:
@@ -187,6 +189,7 @@ class Tensor(Interchange, Methods):
         return kind(self._value())
 
     def _value(self) -> Any:
+        self._note_read("item()")
         return self._device.to_numpy(self._array).item()  # by the device: it orders streams
 
     def __format__(self, form: str) -> str:
@@ -295,6 +298,8 @@ class Tensor(Interchange, Methods):
             if not isinstance(value, Tensor):
                 raise TypeError(f"grad was given {type(value).__name__}; wanted a Tensor or None")
             check_like("grad", value, self._node)
+        if bus.listeners and here.recorder is not None:
+            here.recorder.stores([self._node], [value])
         self._node.grad = value
 
     def retain_grad(self) -> None:
@@ -484,7 +489,14 @@ def wrap(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
 
 def zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
     """A tensor of zeros: a gradient or a tangent that is constant."""
-    return wrap(device.fill(device.empty(shape, dtype, "gradient"), 0), device)
+    array = _zeros(device, shape, dtype)
+    if bus.listeners and here.recorder is not None:
+        here.recorder.note("zeros", _zeros, (device, shape, dtype), {}, array)
+    return wrap(array, device)
+
+
+def _zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    return device.fill(device.empty(shape, dtype, "gradient"), 0)
 
 
 def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:

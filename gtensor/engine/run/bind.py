@@ -24,7 +24,7 @@ from gtensor.engine.handle.node import Node
 from gtensor.engine.handle.saved import Guard, Guards, replayed
 from gtensor.engine.handle.storage import FRESH, FRESH_ELSEWHERE, GIVEN, Storage
 from gtensor.engine.handle.tensor import FLOATING, Tensor, wrap
-from gtensor.engine.tape.execute import execute
+from gtensor.engine.tape.execute import execute, run_noted
 from gtensor.engine.tape.levels import KeptExtras, newest
 from gtensor.engine.tape.recipes import WithRecipes
 from gtensor.engine.tape.record import new_record
@@ -311,7 +311,7 @@ def _to_floating(arrays: list[Any], device: Device, name: str) -> None:
     """Convert integer arrays to the default float dtype, for ops with `floating=True`."""
     for i, value in enumerate(arrays):
         if isinstance(value, device.array_type) and value.dtype.kind in INTEGERS:
-            arrays[i] = device.copy(value, DEFAULTS["f"], name)
+            arrays[i] = run_noted(name, device, device.copy, value, DEFAULTS["f"], name)
 
 
 def _to_default(op: Op, arrays: list[Any], device: Device) -> None:
@@ -320,7 +320,7 @@ def _to_default(op: Op, arrays: list[Any], device: Device) -> None:
               if i not in op.constants and isinstance(value, device.array_type)]
     if all(arrays[i].dtype.kind in INTEGERS for i in places):
         for i in places:
-            arrays[i] = device.copy(arrays[i], DEFAULTS["f"], op.name)
+            arrays[i] = run_noted(op.name, device, device.copy, arrays[i], DEFAULTS["f"], op.name)
 
 
 def storage_of(out: Array, inputs: tuple[object, ...]) -> Storage:

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from gtensor.engine.handle.saved import Counted, replayed
 from gtensor.engine.handle.storage import Storage
 from gtensor.engine.handle.tensor import Tensor
+from gtensor.system.bus import bus, here
 
 T = TypeVar("T")
 
@@ -39,9 +40,11 @@ class CachedValue(Generic[T]):
     ) -> T:
         """The kept value for these tensors and this key, else compute().
 
-        In the capture of a graph it is computed anew, since only replays give it its values.
+        In the capture of a graph, or the recording of a step, it is computed anew, since only
+        replays give it its values.
         """
-        if any(tensor._device.capturing() for tensor in tensors):
+        if bus.listeners and here.recorder is not None or any(
+                tensor._device.capturing() for tensor in tensors):
             return compute()
         kept = self._kept  # read once: another thread may store one
         if kept is not None and kept[0] == key and kept[1].hold(tensors):

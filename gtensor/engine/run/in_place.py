@@ -26,12 +26,12 @@ from gtensor.engine.run.writable import (
     refuse_traced,
     same_layout,
 )
-from gtensor.engine.tape.execute import execute
+from gtensor.engine.tape.execute import execute, run_noted
 from gtensor.engine.tape.levels import Traced, underlying
 from gtensor.engine.tape.op import Op
 from gtensor.engine.tape.record import Record, new_record
 from gtensor.settings import settings
-from gtensor.system.bus import ListenerError
+from gtensor.system.bus import ListenerError, bus, here
 
 if TYPE_CHECKING:
 
@@ -183,6 +183,8 @@ def _into_first(
             storage.version += 1
             storage.writer = writer
             target._version = storage.version
+            if bus.listeners and here.recorder is not None:
+                here.recorder.wrote(target)
     if tracked:
         storage.history = True
         handles: list[object] = [None, *others, target]
@@ -242,11 +244,15 @@ def _kept_values(
 ) -> tuple[Any, Any]:
     """The operands, copied where the rule needs them and the write would destroy them."""
     plan = op.plan(mask, len(arrays))
-    before = device.copy(arrays[0], label=op.name) if 0 in plan else arrays[0]
+    before = _copy(op, device, arrays[0]) if 0 in plan else arrays[0]
     if len(arrays) > 1 and 1 in plan and overlapping(device, arrays[0], arrays[1]):
         twice = 0 in plan and same_layout(arrays[0], arrays[1])  # y *= y: one copy suffices
-        value = before if twice else device.copy(arrays[1], label=op.name)
+        value = before if twice else _copy(op, device, arrays[1])
     return before, value
+
+
+def _copy(op: Op, device: Device, array: Array) -> Array:
+    return run_noted(op.name, device, device.copy, array, None, op.name)
 
 
 def _refuse_leaf(name: str, target: Tensor, tracked: bool) -> None:
@@ -271,7 +277,7 @@ def _write_over(op: Op, device: Device, arrays: list[Any], params: Params) -> No
         if device.type == "cpu" and not params and _is_transpose(target, value):
             _with_own_transpose(op, target)
             return
-        arrays = [target, device.copy(value, label=op.name), *others[1:]]
+        arrays = [target, _copy(op, device, value), *others[1:]]
     execute(op, device, arrays, {**params, "out": target})
 
 

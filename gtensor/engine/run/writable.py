@@ -8,6 +8,7 @@ from gtensor.backend.layouts import overlap
 from gtensor.engine.handle.arrays import broadcast_view, layout
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import Traced
+from gtensor.system.bus import bus, here
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -27,6 +28,8 @@ def count_write(target: Tensor) -> None:
     storage.version += 1
     storage.writer = id(target._array)
     target._version = storage.version
+    if bus.listeners and here.recorder is not None:
+        here.recorder.wrote(target)
 
 
 def refuse_unwritable(op: Op, target: Tensor) -> None:

@@ -134,6 +134,8 @@ def _step(
     else:
         step = RecordedStep(wanted) if create_graph else RawStep(wanted)
     step.level, step.create_graph, step.keep = node.level, create_graph, keep
+    if bus.listeners and scope.recorder is not None:
+        scope.recorder.listen(step)
     return step
 
 
@@ -236,16 +238,16 @@ def _commit(
             for node, grad in zip(kept, grads, strict=True):
                 if grad is None:
                     continue
-                if node.retain and isinstance(node.retain, Node):
-                    node = node.retain
-                if recorded_walk:
-                    # a recorded gradient may be shared: with the seed, or between two leaves
+                node = node.retain if isinstance(node.retain, Node) else node
+                if recorded_walk:  # its gradient may be the seed's, or that of two leaves
                     grad = (recorded.clone(grad) if node.grad is None
                             else recorded.add(grad, node.grad))
                 elif node.grad is not None:
                     grad = _added(grad, node.grad)
                 nodes.append(node)
                 totals.append(grad)
+            if bus.listeners and scope.recorder is not None:
+                scope.recorder.stores(nodes, totals)
             deque(map(setattr, nodes, repeat("grad"), totals), 0)
         finally:
             _committing = False

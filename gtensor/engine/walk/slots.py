@@ -37,6 +37,7 @@ from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.handle.node import CONSUMED, FREE, WALKED, Node, Tape
 from gtensor.engine.handle.storage import BORROWED, GIVEN, UNREAD, Storage
 from gtensor.engine.handle.tensor import Tensor, check_like, wrap
+from gtensor.engine.tape.execute import run_noted
 from gtensor.engine.tape.record import Record
 from gtensor.engine.tape.taken import Takeable
 from gtensor.settings import settings
@@ -296,7 +297,8 @@ class Step(Generic[V]):
 class RawStep(Step["Array"]):
     """Raw arrays, with counted holders; buffers are written in place."""
 
-    namespaces: Any = raw  # by type of device
+    namespaces: Any = raw  # of rules, by type of device
+    arrays: Any = raw  # of what the slots have
     stored = GIVEN  # the storage of results
 
     def add_in_place(self, leaves: Iterable[Node], records: Iterable[Record]) -> None:
@@ -457,7 +459,7 @@ class RawStep(Step["Array"]):
         if slot is None:
             place = None if self.collecting is None else self._placed(node)
             if cast and place is None:
-                place = node.device.empty(node.shape, node.dtype, "gradient")
+                place = self._empty(node, node.shape, node.dtype)
                 self.slots[node] = place, None
             return place, 0.0
         array = self._own(node.device, slot)
@@ -481,6 +483,10 @@ class RawStep(Step["Array"]):
             node.grad = None
         slot = self.slots[node] = grad._array, None
         return slot
+
+    def _empty(self, node: Node, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """New memory for a gradient."""
+        return run_noted("gradient", node.device, node.device.empty, shape, dtype, "gradient")
 
     def _placed(self, node: Node) -> Array | None:
         """The memory of a node's collector, in its slot from now on; None without one."""
@@ -560,7 +566,8 @@ class RawStep(Step["Array"]):
         if hold is PLACED or ((hold is None or hold.holds == 1) and array.flags.c_contiguous
                               and array.nbytes == owner(array).nbytes):
             return array
-        copy = device.copy(array, label="gradient")
+        copy = (device.copy(array, label="gradient") if self.arrays is raw
+                else self.arrays[device.type].clone(array))
         if hold is not None:
             hold.holds -= 1
         return copy
@@ -579,7 +586,7 @@ class RawStep(Step["Array"]):
         present, present_hold = slot
         if a is present and hold is None:
             return  # it was accumulated in place by `into`; for x + x the hold is not None
-        add = node.device.xp.add
+        add = (node.device.xp if self.arrays is raw else self.arrays[node.device.type]).add
         if not self.direct:  # they may be from different streams, and either may be written
             node.device.order((), (present, a))
         if _sole(present_hold):
@@ -589,7 +596,7 @@ class RawStep(Step["Array"]):
             slots[node] = add(a, present, out=a), hold
             _release(present_hold)
         else:
-            total = node.device.empty(a.shape, a.dtype, "gradient")
+            total = self._empty(node, a.shape, a.dtype)
             slots[node] = add(present, a, out=total), None
             _release(hold)
             _release(present_hold)

@@ -42,11 +42,11 @@ class Stack:
                          "backward rule may ask it for shape, dtype and ndim")
 
 
-class _StackedNamespace:
-    """The ops of one device on stacks, each made at its first use."""
+class StackedNamespace:
+    """The ops of a raw namespace on stacks, each made at its first use."""
 
-    def __init__(self, device: str) -> None:
-        self._raw = raw[device]
+    def __init__(self, ns: Any) -> None:
+        self._raw = ns
 
     def __getattr__(self, name: str) -> Path:
         from gtensor.engine.tape.op import registry
@@ -60,7 +60,7 @@ class _StackedNamespace:
         return made
 
 
-_NAMESPACES = {device: _StackedNamespace(device) for device in raw}
+_NAMESPACES = {device: StackedNamespace(ns) for device, ns in raw.items()}
 
 
 def _on_stacks(ns: Any, name: str, path: Path, rule: Any) -> Path:
@@ -74,7 +74,7 @@ def _on_stacks(ns: Any, name: str, path: Path, rule: Any) -> Path:
         mapped = tuple([type(x) is Stack for x in inputs])
         if True not in mapped:
             if type(out) is Stack:
-                return _into(out, path(*inputs, **params), beta)
+                return _into(ns, out, path(*inputs, **params), beta)
             return path(*inputs, **params, **_buffer(out, beta))
         if rule is None:
             raise LevelError(f"{name} has no batch rule, which a walk for several gradients "
@@ -85,9 +85,9 @@ def _on_stacks(ns: Any, name: str, path: Path, rule: Any) -> Path:
             return out
         made = rule(ns, path, arrays, mapped, params)
         if type(made) is not tuple:
-            return _into(out, made, beta) if type(out) is Stack else Stack(made)
+            return _into(ns, out, made, beta) if type(out) is Stack else Stack(made)
         first, *rest = [None if a is None else Stack(a) for a in made]
-        return (first if type(out) is not Stack else _into(out, made[0], beta), *rest)
+        return (first if type(out) is not Stack else _into(ns, out, made[0], beta), *rest)
 
     return call
 
@@ -119,12 +119,12 @@ def _buffer(out: Array | None, beta: float) -> dict[str, Any]:
     return {} if out is None else {"out": out, "beta": beta} if beta else {"out": out}
 
 
-def _into(out: Stack, made: Array, beta: float) -> Stack:
+def _into(ns: Any, out: Stack, made: Array, beta: float) -> Stack:
     """out = made + beta * out, for beta 0 or 1."""
     if beta:
-        out.array += made
+        ns.add(out.array, made, out=out.array)
     else:
-        out.array[...] = made
+        ns.clone(made, out=out.array)
     return out
 
 
@@ -191,7 +191,8 @@ class StackedStep(RawStep):
         if type(a) is Stack:
             return a.array
         shape = (self.count, *node.shape)  # the same for all
-        return node.device.copy(node.device.xp.broadcast_to(a, shape), label="gradient")
+        ns = self.arrays[node.device.type]
+        return ns.clone(ns.broadcast_to(a, shape=shape))
 
     def _fit(self, node: Node, a: Any) -> Any:
         return a  # by `_whole`

@@ -18,6 +18,7 @@ import numpy as np
 from gtensor.backend import Device, host
 from gtensor.backend.kernels import elementwise
 from gtensor.creation.new_tensors import ones
+from gtensor.engine.handle.context import again
 from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.in_place import check_target
@@ -212,6 +213,7 @@ def _draw() -> int:
     return int(generator().integers(2**63))
 
 
+@again
 def fresh_seed(device: Device) -> int | Array:
     """A seed from the generator that `gtensor.manual_seed` sets.
 

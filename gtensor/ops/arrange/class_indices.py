@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend import device_of
 from gtensor.engine.handle.namespaces import raw
 from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.tape.execute import run_noted
 from gtensor.engine.tape.levels import Traced, underlying
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, below, normal
@@ -27,6 +29,7 @@ from gtensor.ops.define.batching import (
 )
 from gtensor.ops.define.path_builders import placed, settled
 from gtensor.ops.define.pointwise import zero_tangent
+from gtensor.system.bus import bus, here
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -80,7 +83,18 @@ def check_range(
             raise ValueError(f"{name} was given {indices.size} indices, each a {what}, and nothing "
                              "that they can choose from; wanted at least one")
         return
-    values = device.to_numpy(underlying(indices)._array)
+    given = underlying(indices)._array, name, what, limit, ignored
+    if bus.listeners and here.recorder is not None:
+        run_noted("check_range", device, _refuse_outside, *given)
+    else:
+        _refuse_outside(*given)
+
+
+def _refuse_outside(
+    values: Array, name: str, what: str, limit: int, ignored: int | None
+) -> None:
+    if not isinstance(values, np.ndarray):
+        values = device_of(values).to_numpy(values)
     if not values.size:
         return
     lowest, highest = int(values.min()), int(values.max())

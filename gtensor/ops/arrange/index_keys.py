@@ -120,7 +120,7 @@ def _index(x: Tensor, part: Any, copied: bool) -> Tensor | int:
         array = x.device.from_numpy(array)
     _refuse_kind(array.dtype)
     if not array.ndim and array.dtype.kind != "b" and x.device.type == "cpu":
-        return int(array)  # on a GPU that would wait for it
+        return int(part) if isinstance(part, Tensor) else int(array)  # a GPU would be waited for
     if copied:
         return wrap(x.device.copy(array, label="index"), x.device)
     x.device.order((array,))  # the shape of a selection may be read from it, outside of any op

@@ -1,0 +1,302 @@
+"""`capture`: a step that is recorded twice, compared, and from then on replayed."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+
+from gtensor.engine.handle.context import STATE, casting, current_casts
+from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.levels import Traced
+from gtensor.execution.steps.comparing import difference
+from gtensor.execution.steps.program import Moved, NoGraph, Program
+from gtensor.execution.steps.recorder import CaptureError, Recorder
+from gtensor.execution.steps.results import Results
+from gtensor.execution.steps.signature import changed, described, same_call, signature
+from gtensor.func.trees import leaves
+from gtensor.system import structure
+from gtensor.system.bus import Registered, bus, here
+from gtensor.system.interrupts import Undone
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_FEW = 3  # recordings of a signature, two of which in a row must be equal
+_MANY = 16  # signatures, of which a warning tells
+
+
+class Captured(Generic[P, R]):
+    """A function of tensors whose calls are replayed; made by `capture`, which has the rules."""
+
+    def __init__(
+        self, function: Callable[P, R], fuse: bool | str, check: int, shared: bool
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._fuse, self._check, self._shared = fuse, check, shared
+        self._lock = threading.RLock()
+        self._signatures: dict[Hashable, _Signature] = {}
+        self._outside: Any = None
+        self._eager = False
+        self._last: _Last | None = None  # the signature of the last call
+        self._graphs: Any = None  # what the graphs of CUDA devices share
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if here.recorder is not None or STATE.levels or STATE.differentiated or self._eager:
+            return self.function(*args, **kwargs)  # a part of another step, or of a transform
+        last = self._last
+        with self._lock:
+            if last is not None and not kwargs and last.same(args):
+                return self._call(last.known, args, args, kwargs)
+        found = leaves((args, kwargs))
+        tensors = [x for _, x in found if isinstance(x, Tensor)]
+        if any(isinstance(x, Traced) for x in tensors):
+            return self.function(*args, **kwargs)
+        key = signature(_name(self.function), found)
+        with self._lock:
+            known = self._signatures.get(key)
+            if known is None:
+                known = self._signatures[key] = _Signature()
+                self._warn_of_many()
+            same = None if kwargs else same_call(args)
+            self._last = None if same is None else _Last(same, known)
+            return self._call(known, tensors, args, kwargs)
+
+    def _call(
+        self, known: _Signature, tensors: Sequence[Tensor], args: Any, kwargs: Any
+    ) -> Any:
+        """Replay the program of a signature; run and record the function where there is none."""
+        state = self._state()
+        program = known.programs[0] if known.programs else None
+        if program is not None and program.state != state:
+            program = known.program(state)
+        if program is None:
+            return self._record(known, None, tensors, args, kwargs)
+        known.replays += 1
+        if self._check and not known.replays % self._check:
+            return self._record(known, program, tensors, args, kwargs)
+        try:
+            return program.replay(tensors)
+        except NoGraph as error:
+            warnings.warn(f"{_name(self.function)} cannot be one graph: {error}; its replays "
+                          "launch each kernel by itself", stacklevel=3)
+            plain = Program(program.recording, program.results, program.state, self._fuse)
+            known.programs[known.programs.index(program)] = plain
+            return plain.replay(tensors)
+        except Moved:
+            known.programs.remove(program)
+            return self._record(known, None, tensors, args, kwargs)
+
+    def _state(self) -> Hashable:
+        """What programs take for granted."""
+        return structure.epoch
+
+    def _record(
+        self, known: _Signature, program: Program | None, tensors: Sequence[Tensor],
+        args: Any, kwargs: Any,
+    ) -> Any:
+        """Run the function as always, record it, and compare it with a program, or with others."""
+        recorder, casts = Recorder(tensors), current_casts()
+        listener = Registered(recorder)
+        with Undone(functools.partial(_stop, listener)):
+            bus.add(listener)
+            here.recorder = recorder
+            with casting(None if casts is None else casts.apart()):  # which keeps casts of leaves
+                result = self.function(*args, **kwargs)
+            recorder.end()
+        results = Results(recorder, result)
+        results.detach(result)
+        if known.recordings:  # the first call may make what later ones find, such as a loss scale
+            recorder.refuse_kept(results.numbers())
+        reason = recorder.reason()
+        structure.settle()
+        if reason is None and program is not None:
+            reason = difference(program.recording, recorder, (program.results, results))
+        elif reason is None:
+            reason = known.add(recorder, results, self._state(), self._made)
+        if reason is not None:
+            known.recordings.clear()
+            error = CaptureError(f"{_name(self.function)} cannot be captured: {reason}")
+            error.result = result
+            raise error
+        return result
+
+    def _made(self, recorder: Recorder, results: Results, state: Hashable) -> Program:
+        """The program of a recording; on a CUDA device it is a graph, if it can be one."""
+        if any(device.type != "cpu" for device in recorder.devices):
+            from gtensor.execution.steps.graphed import Graphed, Graphs, graphable
+
+            device = graphable(recorder)
+            if device is not None:
+                self._graphs = self._graphs or Graphs()
+                return Graphed(recorder, results, state, self._fuse, device, self._graphs,
+                               self._shared)
+        return Program(recorder, results, state, self._fuse)
+
+    def _warn_of_many(self) -> None:
+        if len(self._signatures) == _MANY:
+            *_, before, last = self._signatures
+            warnings.warn(
+                f"{_name(self.function)} was called with {_MANY} signatures, each of which is "
+                f"recorded; the last one differs from the one before in {changed(before, last)}: "
+                "give numbers that change as tensors, and batches one shape", stacklevel=3)
+
+    # -- what is known ----------------------------------------------------------------------------
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs, in the order in which their signatures were first called."""
+        return [program for known in self._signatures.values() for program in known.programs]
+
+    def text(self) -> str:
+        """The programs as Python text: what replays run."""
+        return "\n".join(program.text for program in self.programs)
+
+    def report(self) -> str:
+        """A line per program: calls, replays, and what it takes."""
+        lines = [f"{_name(self.function)}: {len(self._signatures)} signatures"]
+        for key, known in self._signatures.items():
+            lines.append(f"  {described(key)}: {known.replays} replays")
+            lines += [f"    {program.report()}" for program in known.programs]
+            if known.recordings:
+                lines.append(f"    recorded {len(known.recordings)} of 2 times")
+        return "\n".join(lines)
+
+    def clear(self) -> None:
+        """Forget all programs."""
+        with self._lock:
+            self._signatures.clear()
+            self._last = None
+
+    @contextmanager
+    def eager(self) -> Iterator[None]:
+        """Within the block calls run the function itself, in all threads."""
+        before, self._eager = self._eager, True
+        try:
+            yield
+        finally:
+            self._eager = before
+
+
+class _Signature:
+    """What is known of one signature: programs, and recordings that wait for an equal one."""
+
+    def __init__(self) -> None:
+        self.programs: list[Program] = []  # the last used first
+        self.recordings: list[tuple[Recorder, Results]] = []
+        self.replays = 0
+
+    def program(self, state: Hashable) -> Program | None:
+        """The program for a state, which is the first one from then on."""
+        for program in self.programs:
+            if program.state == state:
+                self.programs.remove(program)
+                self.programs.insert(0, program)
+                return program
+        return None
+
+    def add(
+        self, recorder: Recorder, results: Results, state: Hashable, make: Callable[..., Program]
+    ) -> str | None:
+        """Keep a recording, or make a program if it equals an earlier one; else what differs."""
+        for program in self.programs:
+            if difference(program.recording, recorder, (program.results, results)) is None:
+                program.state = state
+                return None
+        reason = None
+        if self.recordings:
+            earlier, its_results = self.recordings[-1]
+            reason = difference(earlier, recorder, (its_results, results))
+            if reason is None:
+                self.programs.insert(0, make(recorder, results, state))
+                self.recordings.clear()
+                return None
+        self.recordings.append((recorder, results))
+        return reason if len(self.recordings) == _FEW else None
+
+
+class _Last(NamedTuple):
+    """Whether a call has the signature of an earlier one, and what is known of that."""
+
+    same: Callable[[tuple[Any, ...]], bool]
+    known: _Signature
+
+
+def _stop(listener: Registered) -> None:
+    bus.remove(listener)
+    here.recorder = None
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+@overload
+def capture(
+    function: Callable[P, R], fuse: bool | str = True, check: int = 0, outputs: str = "new"
+) -> Captured[P, R]: ...
+
+
+@overload
+def capture(
+    function: None = None, fuse: bool | str = True, check: int = 0, outputs: str = "new"
+) -> Callable[[Callable[P, R]], Captured[P, R]]: ...
+
+
+def capture(
+    function: Any = None, fuse: bool | str = True, check: int = 0, outputs: str = "new"
+) -> Any:
+    """A step that runs twice as it is, is recorded and compared meanwhile, and then is replayed.
+
+        @gt.capture
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+    A replay runs the paths and backward rules that the step ran, on new arguments, without the
+    Python around them: results, gradients, parameters and random numbers are those of the step
+    itself, bit for bit. It is made for the shapes, dtypes, devices and values of the arguments; for
+    others the step is recorded anew. Options of optimizers, schedules, loss scales, averages and
+    seeds are live. Gradients belong inside: a result has no history.
+
+    What a replay could not repeat is refused by CaptureError, after the call has run as always
+    (`error.result` is what it returned): values read in Python, NumPy data made inside, Python
+    state that changes from call to call, tensors of an earlier call.
+
+    Args:
+        function: of tensors, also in lists, tuples, dicts and dataclasses; other arguments are part
+            of the signature. Without one, `capture` returns a decorator.
+        fuse: whether elementwise ops are composed; "relaxed" also folds constants, which changes
+            the last bits.
+        check: every so many calls the step runs as it is and is compared with its program; 0 is
+            never.
+        outputs: "new": results are new tensors. "shared": on CUDA they are the graph's own, which
+            the next replay writes over; nothing is allocated or copied for them.
+
+    `step.programs`, `step.text()` and `step.report()` tell what is known, `step.clear()` forgets
+    it, and within `with step.eager():` calls run the function itself. Calls of several threads take
+    turns.
+
+    Source: the recording at the level of calls is that of CUDA graphs and of `torch.cuda.graphs`;
+    comparing two recordings is our own.
+
+    Raises TypeError for a `function` that cannot be called, ValueError for another `fuse` or
+    `outputs` and for a negative `check`.
+    """
+    if function is None:
+        return functools.partial(capture, fuse=fuse, check=check, outputs=outputs)
+    if not callable(function):
+        raise TypeError(f"capture was given {type(function).__name__}; wanted a function")
+    if fuse not in (True, False, "relaxed"):
+        raise ValueError(f"capture was given fuse={fuse!r}; wanted True, False or 'relaxed'")
+    if not isinstance(check, int) or check < 0:
+        raise ValueError(f"capture was given check={check!r}; wanted a whole number of 0 or more")
+    if outputs not in ("new", "shared"):
+        raise ValueError(f"capture was given outputs={outputs!r}; wanted 'new' or 'shared'")
+    return Captured(function, fuse, check, outputs == "shared")

@@ -1,0 +1,133 @@
+"""Composed elementwise calls as one function on the CPU: straight calls of NumPy's functions.
+
+They work in a few buffers that one array of a tile's size has room for. Small arrays are one tile,
+and buffers are kept from replay to replay: what costs there is the number of calls and of new
+arrays. Large arrays go through in tiles that stay in the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import host
+from gtensor.execution.steps.pieces import Composed
+from gtensor.execution.steps.recorder import Constant
+from gtensor.ops.define.cpu_tiles import cut
+from gtensor.ops.define.formula_numpy import _NAMES, Text
+from gtensor.ops.define.path_builders import tiles
+from gtensor.system.written_code import written
+
+SMALL = 1 << 16  # bytes of an array up to which it is one tile
+_CACHED = 1 << 19  # bytes of the tiles of all arrays that stay in the cache together
+_LEAST = 2048  # elements of a tile
+
+
+def fused_function(
+    made: Composed, shape: tuple[int, ...], dtype: np.dtype, arrays: Sequence[str],
+    layouts: Sequence[tuple[tuple[int, ...], bool]], name: str, kept: Sequence[bool]
+) -> Callable[..., Any]:
+    """`f(*arrays)` of the graph's inputs named `arrays`; it returns an array, or a tuple of them.
+
+    `layouts` are their shapes, and whether they lie densely. An output that is `kept` is the same
+    array in each call.
+    """
+    outputs = [f"o{k}" for k in range(len(made.roots))]
+    text = Text(made.roots, tuple(outputs))
+    scope: dict[str, Any] = {**_NAMES, "dtype": dtype}
+    scope |= {name: given.array for name, given in made.inputs.items()
+              if isinstance(given, Constant)}
+    _compute_numbers(text, scope)
+    lines = text.lines
+    if not made.quiet and not text.quiet:
+        lines = ["with errstate(all='ignore'):", *[f"    {line}" for line in lines]]
+    size = math.prod(shape)
+    booleans = [root.boolean for root in made.roots]
+    types = [np.dtype(bool) if boolean else dtype for boolean in booleans]
+    if size * dtype.itemsize <= SMALL:
+        scope |= {f"b{i}": np.empty(shape, dtype) for i in range(text.made["b"])}
+        scope |= {f"m{i}": np.empty(shape, np.bool_) for i in range(text.made["m"])}
+        scope |= {name: np.full(shape, scope[number], dtype)
+                  for name, number in _filled(text).items()}
+        scope |= {f"t{k}": t for k, t in enumerate(types)} | {"shape": shape}
+        scope |= {out: np.empty(shape, types[k]) for k, out in enumerate(outputs) if kept[k]}
+        body = [*[f"{out} = empty(shape, t{k})" for k, out in enumerate(outputs) if not kept[k]],
+                *lines, f"return {', '.join(outputs)}"]
+        return written(_text(arrays, body), scope, "fused", name)
+    return _in_tiles(made, text, lines, scope, shape, dtype, types, arrays, layouts, name)
+
+
+def _text(arguments: Sequence[str], body: Sequence[str]) -> str:
+    return f"def fused({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in body)
+
+
+def _compute_numbers(text: Text, scope: dict[str, Any]) -> None:
+    """Put what is the same for all elements into the scope: as its path computes it."""
+    values: dict[str, Any] = {}
+    for line in text.numbers.lines(text.scalars):
+        exec(line, scope, values)
+    for node, name in text.scalars.items():  # 0-d arrays, which NumPy reads faster than scalars
+        number = node.args[0] if node.op == "constant" else values[text.numbers.name(node)]
+        scope[name] = np.array(number, scope["dtype"])
+
+
+def _filled(text: Text) -> dict[str, str]:
+    """The names of arrays that hold one number, and that number's."""
+    return {name: text.scalars[node] for node, name in text.filled.items()}
+
+
+def _in_tiles(
+    made: Composed, text: Text, lines: list[str], scope: dict[str, Any], shape: tuple[int, ...],
+    dtype: np.dtype, types: list[np.dtype], arrays: Sequence[str],
+    layouts: Sequence[tuple[tuple[int, ...], bool]], name: str,
+) -> Callable[..., Any]:
+    size = math.prod(shape)
+    outputs = [f"o{k}" for k in range(len(types))]
+    floats, conditions = text.made["b"], text.made["m"]
+    full = [given == shape for given, _ in layouts]
+    step = _CACHED // dtype.itemsize // max(1, floats + len(outputs) + sum(full))
+    step = max(_LEAST, 1 << step.bit_length() - 1)
+    flat = all(dense if whole else not given or math.prod(given) == 1
+               for (given, dense), whole in zip(layouts, full, strict=True))
+    keys: list[Any] = ([slice(i, i + step) for i in range(0, size, step)] if flat else
+                       [(*key, ...) for key in tiles(shape, step)])
+    model = np.broadcast_to(np.empty((), np.int8), (size,) if flat else shape)
+    shapes = [model[key].shape for key in keys]
+    most = max(map(math.prod, shapes))
+    filled = _filled(text)
+    numbers = {name: np.full(most, scope[number], dtype) for name, number in filled.items()}
+    moving = [i for i, whole in enumerate(full) if whole or not flat]
+    single = [i for i, (given, _) in enumerate(layouts) if given and i not in moving]
+    buffers = [*[f"b{i}" for i in range(floats)], *[f"m{i}" for i in range(conditions)], *filled]
+    tile = written(_text([*arrays, *outputs, *buffers], [*lines, "return None"]), scope, "fused",
+                   name)
+    several = len(outputs) > 1
+
+    def fused(*given: Any) -> Any:
+        found = [host().empty(shape, t, name) for t in types]
+        scratch = host().empty((floats, most), dtype, "workspace")
+        marks = np.empty((conditions, most), np.bool_)
+        parts = [*given]
+        for i in single:
+            parts[i] = given[i].reshape(())
+        views: list[Any] = [*given]
+        for i in moving:
+            views[i] = given[i].reshape(-1) if flat else np.broadcast_to(given[i], shape)
+        places = [out.reshape(-1) if flat else out for out in found]
+        last: tuple[int, ...] | None = None
+        rows: list[Any] = []
+        for key, part in zip(keys, shapes, strict=True):
+            if part != last:
+                last, count = part, math.prod(part)
+                rows = [*cut(scratch, count, part), *cut(marks, count, part),
+                        *[a[:count].reshape(part) for a in numbers.values()]]
+            for i in moving:
+                parts[i] = views[i][key]
+            tile(*parts, *map(itemgetter(key), places), *rows)
+        return tuple(found) if several else found[0]
+
+    return fused

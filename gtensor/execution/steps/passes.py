@@ -1,0 +1,315 @@
+"""What is changed in a recording before it is written as a program: dead calls, versions, fusing.
+
+Each pass takes a `Listing` and changes it. Memory is what orders calls: a call follows the last one
+that wrote what it reads, and a write follows the reads of what was there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import host
+from gtensor.engine.tape.op import registry
+from gtensor.execution.steps.comparing import values_of
+from gtensor.execution.steps.listing import Listing, listed, makes, reads, renamed, size_of
+from gtensor.execution.steps.pieces import Piece, piece_of
+from gtensor.execution.steps.recorder import (
+    Call,
+    Constant,
+    Recorder,
+    Stored,
+    Value,
+    like,
+    view_at,
+)
+
+_WRITE_RESULTS = tuple(f"gtensor.ops.{room}." for room in (
+    "activations", "define", "elementwise", "linalg", "losses", "order", "reduce", "scan"))
+_VIEWS = {"view", "reshape", "broadcast_to", "permute_dims"}
+
+
+def improved(recording: Recorder, returned: Iterable[int], fuse: bool | str) -> Listing:
+    """The calls of a program."""
+    listing = listed(recording, returned)
+    drop_nothings(listing)
+    if fuse:
+        name_versions(listing)
+    fold_constants(listing)
+    drop_dead(listing)
+    if fuse:
+        from gtensor.execution.steps.fusing import fuse_pieces
+
+        fuse_pieces(listing, relaxed=fuse == "relaxed")
+    return listing
+
+
+# -- dead calls ------------------------------------------------------------------------------------
+
+
+def drop_nothings(listing: Listing) -> None:
+    """Leave out `out=None`, which a call is quicker without."""
+    for i, call in enumerate(listing.calls):
+        if isinstance(call, Call) and not call.host and call.params.get("out", call) is None:
+            listing.calls[i] = replace(
+                call, params={key: x for key, x in call.params.items() if key != "out"})
+
+
+def drop_dead(listing: Listing) -> None:
+    """Leave out calls that write nothing, and of whose results none is used."""
+    used = {*listing.returned}
+    kept = []
+    for call in reversed(listing.calls):
+        if not (isinstance(call, Call) and used.isdisjoint(makes(call)) and _only_makes(call)):
+            kept.append(call)
+            used.update(reads(call))
+    listing.calls[:] = reversed(kept)
+
+
+def _only_makes(call: Call) -> bool:
+    """Whether all that a call does is to make its results."""
+    if call.host:
+        return False
+    if is_view(call) or call.name in _VIEWS and "out" not in call.params:
+        return True  # also one that was made before
+    return only_results(call) and len(makes(call)) == len(call.made)
+
+
+# -- constants -------------------------------------------------------------------------------------
+
+
+def fold_constants(listing: Listing) -> None:
+    """Run once what depends on single numbers alone, such as the gradients that backward begins
+    with: with the same functions, so with the same bits."""
+    written = {id(listing.values[n].root) for call in listing.calls if isinstance(call, Call)
+               for n in values_written(call)}
+    seen = lasting_roots(listing) | written
+    known: dict[int, Constant] = {}
+    calls = []
+    for call in listing.calls:
+        if isinstance(call, Call) and not call.host:
+            if known:
+                call = replace(call, args=_with_constants(call.args, known),
+                               params=_with_constants(call.params, known))
+            value = None if {id(listing.values[n].root) for n in makes(call)} & seen else _folded(
+                call, listing)
+            if value is not None:
+                known[call.made[0]] = Constant(value)  # type: ignore[index]
+                continue
+        calls.append(call)
+    listing.calls[:] = calls
+
+
+def _folded(call: Call, listing: Listing) -> np.ndarray | None:
+    """The one number that a call makes, if it is given nothing that changes."""
+    facts = [listing.values[n] for n in call.made if n is not None]
+    if len(facts) != 1 or facts[0].shape or not (
+            call.function == host().ones or piece_of(call, listing) is not None):
+        return None
+    value = one_number(call)
+    return value if value is not None and value.dtype == facts[0].dtype else None
+
+
+def one_number(call: Call) -> np.ndarray | None:
+    """What an elementwise call makes of single numbers; None if it is given anything else."""
+    if reads(call) or call.several or call.device is None or call.device.type != "cpu":
+        return None
+    given = [a.array if isinstance(a, Constant) else a for a in call.args]
+    value = np.array(call.function(*given, **call.params))
+    value.flags.writeable = False
+    return None if value.shape else value
+
+
+def _with_constants(coded: Any, known: dict[int, Constant]) -> Any:
+    """Coded arguments with constants in place of the values that are known."""
+    if isinstance(coded, Value):
+        return known.get(coded.number, coded)
+    if isinstance(coded, (tuple, list)):
+        return like(coded, [_with_constants(item, known) for item in coded])
+    if isinstance(coded, dict):
+        return {key: _with_constants(item, known) for key, item in coded.items()}
+    return coded
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def written_roots(call: Any, listing: Listing, piece: Piece | None) -> set[int]:
+    """The roots (by id) whose memory a call may write: all of what it is given, if in doubt."""
+    if not isinstance(call, Call) or call.host:
+        return set()
+    numbers = (values_written(call) if piece is not None or is_view(call) or only_results(call)
+               else reads(call))
+    return {id(listing.values[n].root) for n in numbers}
+
+
+def values_written(call: Call) -> list[int]:
+    """The values into which a call is known to write."""
+    given = {*reads(call)}
+    return [*[n for n in call.made if n is not None and n in given],
+            *values_of(call.params.get("out"))]
+
+
+def only_results(call: Call) -> bool:
+    """Whether a call is known to write nothing but its results."""
+    function = call.function
+    if function in (host().ones, host().empty):
+        return True
+    while isinstance(function, partial):
+        function = function.func
+    return call.name in registry and str(
+        getattr(function, "__module__", "")).startswith(_WRITE_RESULTS)
+
+
+def is_view(call: Any) -> bool:
+    """Whether a call only makes another array over memory."""
+    return isinstance(call, Call) and not call.host and call.name in _VIEWS and len(
+        call.made) == 1 and not values_written(call)
+
+
+def dependences(listing: Listing, pieces: Sequence[Piece | None]) -> list[set[int]]:
+    """Of each call, the calls that it must follow."""
+    made: dict[int, int] = {}  # value -> the call that makes it
+    wrote: dict[int, int] = {}  # root -> the call that wrote it last
+    read: dict[int, set[int]] = {}  # root -> the calls that have read it since
+    values = listing.values
+    outside = {id(facts.root) for facts in values
+               if facts.root is not None and (not facts.root.made)}
+    found: list[set[int]] = []
+    effect: int | None = None  # the last call with an effect that is no value
+    for i, call in enumerate(listing.calls):
+        needs: set[int] = set()
+        numbers = reads(call)
+        roots = {id(values[n].root) for n in numbers if values[n].root is not None}
+        writes = written_roots(call, listing, pieces[i])
+        needs.update(made[n] for n in numbers if n in made)
+        if not isinstance(call, Call) or call.host:
+            if effect is not None:
+                needs.add(effect)
+            effect = i
+        if isinstance(call, Stored):
+            outside |= roots
+        if isinstance(call, Call) and call.host:  # it may read and write all that lasts
+            roots = writes = outside
+        for root in roots | writes:
+            if root in wrote:
+                needs.add(wrote[root])
+        for root in writes:
+            needs |= read.get(root, set())
+            wrote[root], read[root] = i, set()
+        for root in roots - writes:
+            read.setdefault(root, set()).add(i)
+        for n in makes(call):
+            made[n] = i
+            if values[n].root is not None and not is_view(call):
+                wrote.setdefault(id(values[n].root), i)
+        needs.discard(i)
+        found.append(needs)
+    return found
+
+
+def lasting_roots(listing: Listing) -> set[int]:
+    """Roots (by id) that something outside of the program sees after it."""
+    values = listing.values
+    seen = {id(values[n].root) for n in listing.returned}
+    for call in listing.calls:
+        if isinstance(call, Stored):
+            seen |= {id(values[n].root) for n in reads(call)}
+    return seen
+
+
+# -- versions --------------------------------------------------------------------------------------
+
+
+def name_versions(listing: Listing) -> None:
+    """Make an elementwise write over the whole of a buffer of the step a value of its own."""
+    whole = _whole_roots(listing)
+    kept: set[int] = set()  # roots that something outside of the program sees
+    latest: dict[int, int] = {}  # root -> its version, a value
+    names: dict[int, int] = {}  # value -> that which stands for it
+    calls: list[Any] = []
+
+    def named(number: int) -> int:
+        """What stands for a value now."""
+        root = id(listing.values[number].root)
+        if number in names or root not in latest:
+            return names.get(number, number)
+        version = latest[root]
+        if listing.values[number].shape == listing.values[version].shape and (
+                listing.contiguous(number)):
+            return version
+        names[number] = made = listing.new(number, listing.values[version].root)
+        calls.append(_view_of(version, number, made, whole[root][0], listing, calls[-1]))
+        return made
+
+    for call in listing.calls:
+        now = {n: named(n) for n in reads(call)}
+        if isinstance(call, Stored):
+            kept |= {id(listing.values[n].root) for n in now}
+            calls.append(replace(call, entries=[(node, n if n is None else now[n], empty)
+                                                for node, n, empty in call.entries]))
+            continue
+        if not isinstance(call, Call) or call.host:
+            calls.append(call)
+            continue
+        out = call.params.get("out")
+        root = id(listing.values[out.number].root) if isinstance(out, Value) else None
+        if (root in whole and root not in kept and call.made == (out.number,)
+                and listing.span(out.number) == whole[root]
+                and piece_of(call, listing) is not None):
+            made = listing.new(out.number)
+            listing.earlier[made] = now[out.number]
+            for n in [n for n in names if id(listing.values[n].root) == root]:
+                del names[n]
+            latest[root] = made
+            params = {key: x for key, x in call.params.items() if key != "out"}
+            calls.append(replace(call, args=renamed(call.args, now), params=renamed(params, now),
+                                 made=(made,)))
+            continue
+        for n in makes(call):  # a view of what has a version by now
+            root = id(listing.values[n].root)
+            if root in latest:
+                names[n] = now[n] = listing.new(n, listing.values[latest[root]].root)
+        calls.append(replace(call, args=renamed(call.args, now), params=renamed(call.params, now),
+                             made=tuple([now.get(n, n) if n is not None else None
+                                         for n in call.made])))
+    listing.returned[:] = [named(n) for n in listing.returned]
+    listing.calls[:] = calls
+
+
+def _whole_roots(listing: Listing) -> dict[int, tuple[int, int]]:
+    """Of roots (by id) that a path has made: where the memory that the step knows begins, ends."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for number, facts in enumerate(listing.values):
+        if facts.root is not None and facts.root.made:
+            spans.setdefault(id(facts.root), []).append(listing.span(number))
+    by_python = {id(listing.values[n].root) for call in listing.calls
+                 if isinstance(call, Call) and call.host for n in call.made if n is not None}
+    return {root: (min(start for start, _ in found), max(end for _, end in found))
+            for root, found in spans.items() if root not in by_python}
+
+
+def _view_of(
+    version: int, number: int, made: int, start: int, listing: Listing, near: Call
+) -> Call:
+    """The call that makes a value, a view, of a version of its memory."""
+    facts, whole = listing.values[number], listing.values[version]
+    given: tuple[Any, ...] = Value(version), facts.shape
+    if listing.contiguous(number) and size_of(facts) == size_of(whole):
+        name, function = "reshape", reshaped
+    elif size_of(whole) == 1:
+        name, function = "broadcast_to", np.broadcast_to
+    else:
+        name, function = "view", view_at
+        given = (Value(version), listing.span(number)[0] - start, facts.shape,
+                 listing.strides[number], facts.dtype)
+    return Call(name, function, given, {}, (made,), False, frozenset(), near.device, near.where)
+
+
+def reshaped(array: Any, shape: tuple[int, ...]) -> Any:
+    """A view of the same memory in another shape."""
+    return array.reshape(shape)
