@@ -325,3 +325,26 @@ def test_a_change_between_replays_does_to_a_training_step_what_it_does_without_c
         return found
 
     assert losses(gt.capture) == losses(lambda step: step)
+
+
+def test_what_changes_outside_before_each_call_is_told():
+    box = {"factor": 0}
+
+    def run(x):
+        return x * 1 if box["factor"] >= 0 else x
+
+    step = gt.capture(run)
+    with pytest.warns(UserWarning, match="recorded anew in 8 calls.*factor"):
+        for i in range(12):
+            box["factor"] = i
+            assert step(numbers(i)).tolist() == numbers(i).tolist()
+
+
+def test_a_value_outside_that_changes_is_noticed():
+    box = {"factor": 2.0}
+    step = gt.capture(lambda x: x * box["factor"])
+    for factor in (2.0, 3.0, 2.0):
+        box["factor"] = factor
+        for i in range(4):
+            assert step(numbers(i)).tolist() == (numbers(i) * factor).tolist()
+    assert len(step.programs) == 2

@@ -239,7 +239,7 @@ class Outside:
     It is made when a step is recorded, since what code reads depends on what it finds, and lives as
     long as its states are compared. Two threads must not call `state` at once.
 
-    `whole` is False if the function calls so much other code that some of it was left out.
+    `reads` is False if there is nothing. `whole` is False if the function calls so much other code that some of it was left out.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -252,6 +252,7 @@ class Outside:
         self._cells = [p.source for p in cells]
         self._named = [(p.source, p.key) for p in named]
         self._places = [*cells, *named, *self._calls]
+        self.reads = bool(self._places)
         self._plain: list[Any] = [_NOTHING] * len(self._places)  # the values seen last
         self._refs: list[Any] = [_GONE] * len(self._places)  # of other objects
         # of lists of objects: the type, the deaths until then, the items' ids
