@@ -53,7 +53,7 @@ class Captured(Generic[P, R]):
         last = self._last
         with self._lock:
             if last is not None and not kwargs and last.same(args):
-                return self._call(last.known, args, args, kwargs)
+                return self._call(last.known, args, args, kwargs)  # type: ignore[arg-type]
         found = leaves((args, kwargs))
         tensors = [x for _, x in found if isinstance(x, Tensor)]
         if any(isinstance(x, Traced) for x in tensors):
@@ -95,7 +95,7 @@ class Captured(Generic[P, R]):
             known.programs.remove(program)
             return self._record(known, None, tensors, args, kwargs)
 
-    def _state(self) -> Hashable:
+    def _state(self) -> tuple[int, Any]:
         """What programs take for granted: the structure, and what the function reads outside."""
         outside = self._outside
         return structure.epoch, outside.state() if outside.reads else self._found
@@ -133,7 +133,7 @@ class Captured(Generic[P, R]):
             raise error
         return result
 
-    def _made(self, recorder: Recorder, results: Results, state: Hashable) -> Program:
+    def _made(self, recorder: Recorder, results: Results, state: tuple[int, Any]) -> Program:
         """The program of a recording; on a CUDA device it is a graph, if it can be one."""
         if any(device.type != "cpu" for device in recorder.devices):
             from gtensor.execution.steps.graphed import Graphed, Graphs, graphable
@@ -211,7 +211,7 @@ class _Signature:
         self.replays = 0
         self.anew = 0  # calls since the last replay that were recorded although there is a program
 
-    def program(self, state: Hashable) -> Program | None:
+    def program(self, state: tuple[int, Any]) -> Program | None:
         """The program for a state, which is the first one from then on."""
         for program in self.programs:
             if program.state == state:
@@ -221,7 +221,7 @@ class _Signature:
         return None
 
     def add(
-        self, recorder: Recorder, results: Results, state: Hashable, make: Callable[..., Program]
+        self, recorder: Recorder, results: Results, state: tuple[int, Any], make: Callable[..., Program]
     ) -> str | None:
         """Keep a recording, or make a program if it equals an earlier one; else what differs."""
         for program in self.programs:
