@@ -221,7 +221,8 @@ class _Signature:
         return None
 
     def add(
-        self, recorder: Recorder, results: Results, state: tuple[int, Any], make: Callable[..., Program]
+        self, recorder: Recorder, results: Results, state: tuple[int, Any],
+        make: Callable[..., Program],
     ) -> str | None:
         """Keep a recording, or make a program if it equals an earlier one; else what differs."""
         for program in self.programs:
