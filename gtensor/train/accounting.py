@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from shutil import get_terminal_size
 from typing import Any, TypeAlias
@@ -67,7 +67,8 @@ def recorded(trainer: Trainer, batch: Sequence[Any] = ()) -> Iterator[None]:
     gc.collect()  # what another model left as garbage must not be freed within this step
     trainer.optimizer.zero_grad()
     lasting = _lasting(trainer, batch)
-    with memory.timeline(device=trainer.device) as recording:
+    as_it_is = nullcontext() if trainer.captured is None else trainer.captured.eager()
+    with as_it_is, memory.timeline(device=trainer.device) as recording:
         yield
     history = recording.history()
     for life in history.lives:

@@ -53,6 +53,8 @@ class Options:
     weight_decay: float = option(1e-2, "of AdamW", least=0)
     clip: float = option(0.0, "largest norm of the gradients; 0 for any", least=0)
     precision: str = option("float32", "of a step; the others are mixed precision", PRECISIONS)
+    capture: str = option("auto", "whether steps are captured (gt.capture)", ("auto", "yes", "no"),
+                          kept=False)
     seed: int = option(0, "of weights and order: same seed, same losses", least=0)
     device: str | None = option(None, "cpu, cuda or cuda:1 (the first GPU if there is one)",
                                 kept=False)
@@ -157,6 +159,7 @@ class Recipe(Callback, Generic[OptionsT]):
                 schedule=lambda optimizer, steps: warmup_cosine(
                     optimizer, int(steps * self.warmup), steps),
                 ema_decay=self.ema_decay, clip=options.clip, precision=options.precision,
+                capture={"auto": "auto", "yes": True, "no": False}[options.capture],
                 seed=options.seed, folder=folder, callbacks=[self], captions=self.captions,
                 facts=facts, comm=comm)
 

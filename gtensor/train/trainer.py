@@ -18,6 +18,8 @@ from gtensor.creation.new_tensors import tensor
 from gtensor.data import DataLoader
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.tensor import Tensor
+from gtensor.execution.steps.captured import CaptureError
+from gtensor.execution.steps.captured import capture as gt_capture
 from gtensor.optim import EMA, GradScaler, Optimizer
 from gtensor.optim.lr_scheduler import LRScheduler
 from gtensor.system.documents import Facts, plain, told
@@ -80,6 +82,9 @@ class Trainer:
             function of the optimizer and the number of steps that makes one.
         ema_decay: of averaged weights (`gt.optim.EMA`), which are scored; None for none.
         clip: the largest norm of the gradients; 0 for any.
+        capture: "auto" captures steps (`gt.capture`); one that cannot be goes on as it is, which is
+            said once. True: that is an error. False: none is captured. Steps of several ranks, and
+            batches of more than tensors, are not.
         precision: "float32", or "bfloat16" or "float16" for mixed precision; the latter with a
             scaled loss.
         seed: of the order of the examples.
@@ -94,6 +99,7 @@ class Trainer:
         batches: of an epoch; None where the data has no length.
         batch_size: examples of a step; None for data of whole batches.
         account: the memory of a step, an Account, after `fit`.
+        captured: what replays steps (`captured.report()` tells), None if they run as they are.
 
     Raises TypeError or ValueError for what is none of these.
     """
@@ -104,7 +110,7 @@ class Trainer:
         score: Callable[[Any], float] | None = None,
         schedule: LRScheduler | Callable[[Optimizer, int], LRScheduler] | None = None,
         ema_decay: float | None = None, clip: float = 0.0, precision: str = "float32",
-        seed: int = 0, folder: Path | str | None = None,
+        capture: bool | str = "auto", seed: int = 0, folder: Path | str | None = None,
         callbacks: Iterable[Callback | Callable[[Any], object]] = (),
         captions: Captions | None = None, facts: Mapping[str, Any] | None = None,
         comm: Communicator | None = None,
@@ -117,6 +123,8 @@ class Trainer:
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r} given; wanted one of "
                              f"{', '.join(PRECISIONS)}")
+        if capture not in ("auto", True, False):
+            raise ValueError(f"capture={capture!r} given; wanted 'auto', True or False")
         self.model = model
         self.optimizer = optimizer
         self.epochs = epochs
@@ -143,6 +151,11 @@ class Trainer:
         self.captions = captions or Captions(
             score="loss" if score is None else _name_of(score), score_is_loss=score is None)
         self._loss = loss
+        if capture is True and comm is not None:
+            raise ValueError("capture=True given to a trainer of several ranks, whose collectives "
+                             "no captured step can have; wanted 'auto' or False")
+        self.captured = gt_capture(self.gradients) if capture and comm is None else None
+        self._must_capture = capture is True
         self.network = None if comm is None else _parallel(loss, model, comm)
         self.ema = None if ema_decay is None else EMA(model, ema_decay, warmup=True)
         self.scaler = GradScaler() if precision == "float16" else None
@@ -203,6 +216,19 @@ class Trainer:
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         return loss.detach(), norm
 
+    def _replayed(self, *batch: Any) -> tuple[Tensor, Tensor | None]:
+        """`gradients`, replayed where it is captured."""
+        if self.captured is None or not all(isinstance(x, Tensor) for x in batch):
+            return self.gradients(*batch)
+        try:
+            return self.captured(*batch)
+        except CaptureError as error:
+            if self._must_capture:
+                raise
+            print(f"steps are not captured: {error}")
+            self.captured = None
+            return self.gradients(*batch) if error.result is None else error.result
+
     def update(self) -> None:
         """The rest of a step: the optimizer, with these gradients, and the averages."""
         if self.scaler is None:
@@ -219,7 +245,7 @@ class Trainer:
         Raises NotFinite, before the update, for a loss that is not finite, or with `clip` a norm of
         the gradients; UserError for a loss that is no scalar.
         """
-        loss, norm = self.gradients(*batch)
+        loss, norm = self._replayed(*batch)
         found = self._mean(loss.item(), batch)
         self._check_finite("loss", found)
         if norm is not None:
