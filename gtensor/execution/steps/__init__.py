@@ -4,6 +4,11 @@
 |---|---|
 | `recorder.py` | what a step does, as calls on numbered values |
 | `comparing.py` | whether two recordings are the same program |
+| `listing.py` | the calls and values that passes change |
+| `passes.py` | dead calls, constants, the order that memory asks for, versions of overwritten buffers |
+| `pieces.py` | elementwise calls as graphs of formulas |
+| `fusing.py` | which of them become one call |
+| `fused_numpy.py` | that call on the CPU |
 | `program.py` | a recording as text, which a replay runs |
 | `captured.py` | `capture`: signatures, recordings, programs |
 | `outside.py` | what a function reads from outside |

@@ -80,10 +80,11 @@ def _narrow(listing: Listing) -> list[Any]:
         if not isinstance(call, Call) or call.host or not call.args:
             continue
         given = call.args[0]
+        made: Any = call.made[0]
         if is_view(call) and call.name != "view":
             below = base.get(given.number, given) if isinstance(given, Value) else given
             if call.name == "broadcast_to" or isinstance(below, Constant):
-                base[call.made[0]] = below
+                base[made] = below
             continue
         if base and any(n in base for n in reads(call)):
             args = tuple([base.get(a.number, a) if isinstance(a, Value) else a for a in call.args])
@@ -91,8 +92,8 @@ def _narrow(listing: Listing) -> list[Any]:
             if piece_of(changed, listing) is not None:
                 found[i] = changed
                 number = None if values_written(call) else one_number(changed)
-                if number is not None and id(listing.values[call.made[0]].root) not in written:
-                    base[call.made[0]] = Constant(number)
+                if number is not None and id(listing.values[made].root) not in written:
+                    base[made] = Constant(number)
     return found
 
 
@@ -110,10 +111,10 @@ def _grouped(
         if piece is not None:
             facts = listing.values[call.made[0]]
             small = size_of(facts) * 8 <= SMALL
-            mine = {*reads(narrow[i]), call.made[0]}
+            mine, dtype = {*reads(narrow[i]), call.made[0]}, piece.dtype
             for u in reversed(open_.setdefault(facts.shape, [])):
                 unit = units[u]
-                if ((unit.dtype in (None, piece.dtype) or piece.dtype is None)
+                if ((unit.dtype in (None, dtype) or dtype is None)
                         and (small or not mine.isdisjoint(unit.values))
                         and not any(units[b].needs >> u & 1 for b in before if b != u)):
                     found = u
@@ -135,7 +136,7 @@ def _grouped(
             units[found].calls.append(i)
             _must_follow(units, found, before)
         unit = units[found]
-        unit.dtype = unit.dtype or piece.dtype
+        unit.dtype = unit.dtype or dtype
         unit.values |= mine
     return units
 

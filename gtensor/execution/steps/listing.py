@@ -69,8 +69,8 @@ def listed(recording: Recorder, returned: Iterable[int]) -> Listing:
     calls = []
     for call in recording.calls:
         if isinstance(call, Call) and call.name == "view" and call.op is None:
-            (number,) = call.made
-            facts = values[number]  # type: ignore[index]
+            number: Any = call.made[0]
+            facts = values[number]
             base = values[call.args[0].number]
             if base.kind == "external" and facts.array is not None and facts.array() is not None:
                 values[number] = replace(facts, kind="external")  # such as a transposed weight
@@ -101,9 +101,9 @@ def renamed(coded: Any, names: dict[int, int]) -> Any:
     """Coded arguments with other values."""
     if isinstance(coded, Value):
         return Value(names.get(coded.number, coded.number))
-    if isinstance(coded, (tuple, list)):
+    if type(coded) in (tuple, list):
         return type(coded)([renamed(item, names) for item in coded])
-    if isinstance(coded, dict):
+    if type(coded) is dict:
         return {key: renamed(item, names) for key, item in coded.items()}
     return coded
 

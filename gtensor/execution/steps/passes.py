@@ -6,7 +6,7 @@ that wrote what it reads, and a write follows the reads of what was there before
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -127,9 +127,9 @@ def _with_constants(coded: Any, known: dict[int, Constant]) -> Any:
     """Coded arguments with constants in place of the values that are known."""
     if isinstance(coded, Value):
         return known.get(coded.number, coded)
-    if isinstance(coded, (tuple, list)):
+    if type(coded) in (tuple, list):
         return type(coded)([_with_constants(item, known) for item in coded])
-    if isinstance(coded, dict):
+    if type(coded) is dict:
         return {key: _with_constants(item, known) for key, item in coded.items()}
     return coded
 
@@ -164,6 +164,15 @@ def only_results(call: Call) -> bool:
         getattr(function, "__module__", "")).startswith(_WRITE_RESULTS)
 
 
+def _reaches_outside(call: Any) -> bool:
+    """Whether a call may know memory that lasts from elsewhere: Python's functions, and paths that
+    are given objects, such as the averages that batch norm moves."""
+    if not isinstance(call, Call):
+        return False
+    return call.host or any(isinstance(x, tuple) and type(x) is not tuple
+                            for x in (*call.args, *call.params.values()))
+
+
 def is_view(call: Any) -> bool:
     """Whether a call only makes another array over memory."""
     return isinstance(call, Call) and not call.host and call.name in _VIEWS and len(
@@ -192,13 +201,13 @@ def dependences(listing: Listing, pieces: Sequence[Piece | None]) -> list[set[in
             effect = i
         if isinstance(call, Stored):
             outside |= roots
-        if isinstance(call, Call) and call.host:  # it may read and write all that lasts
-            roots = writes = outside
+        if _reaches_outside(call):  # it may read and write all that lasts
+            roots, writes = roots | outside, writes | outside
         for root in roots | writes:
             if root in wrote:
                 needs.add(wrote[root])
         for root in writes:
-            needs |= read.get(root, set())
+            needs |= _reads_since(read, root)
             wrote[root], read[root] = i, set()
         for root in roots - writes:
             read.setdefault(root, set()).add(i)
@@ -209,6 +218,10 @@ def dependences(listing: Listing, pieces: Sequence[Piece | None]) -> list[set[in
         needs.discard(i)
         found.append(needs)
     return found
+
+
+def _reads_since(read: dict[int, set[int]], root: int) -> set[int]:
+    return read.get(root, set())
 
 
 def lasting_roots(listing: Listing) -> set[int]:
@@ -256,9 +269,9 @@ def name_versions(listing: Listing) -> None:
             calls.append(call)
             continue
         out = call.params.get("out")
-        root = id(listing.values[out.number].root) if isinstance(out, Value) else None
-        if (root in whole and root not in kept and call.made == (out.number,)
-                and listing.span(out.number) == whole[root]
+        root = id(listing.values[out.number].root) if isinstance(out, Value) else 0
+        if (isinstance(out, Value) and root in whole and root not in kept
+                and call.made == (out.number,) and listing.span(out.number) == whole[root]
                 and piece_of(call, listing) is not None):
             made = listing.new(out.number)
             listing.earlier[made] = now[out.number]
@@ -298,6 +311,7 @@ def _view_of(
     """The call that makes a value, a view, of a version of its memory."""
     facts, whole = listing.values[number], listing.values[version]
     given: tuple[Any, ...] = Value(version), facts.shape
+    function: Callable[..., Any]
     if listing.contiguous(number) and size_of(facts) == size_of(whole):
         name, function = "reshape", reshaped
     elif size_of(whole) == 1:

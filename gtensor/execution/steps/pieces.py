@@ -57,9 +57,10 @@ class _Array(Node):
 
     __slots__ = ("dtype",)
 
-    def __init__(self, trace: Trace, name: str, dtype: np.dtype | None) -> None:
+    def __init__(self, trace: Trace, name: str, dtype: np.dtype | None, kind: str) -> None:
         super().__init__(trace, "input", (name,))
         self.dtype = dtype
+        self.boolean = kind == "condition"
 
 
 class _Unknown(Exception):
@@ -133,7 +134,7 @@ class _Inputs:
 
     def leaves(self, trace: Trace) -> list[Any]:
         """The arguments within a trace."""
-        return [_Array(trace, f"x{i}", self.dtype) if f"x{i}" in self.named else a
+        return [_Array(trace, f"x{i}", self.dtype, self.kinds[i]) if f"x{i}" in self.named else a
                 for i, a in enumerate(self.args)]
 
 
@@ -251,7 +252,9 @@ def composed(
     fixed: dict[Constant, str] = {}
     quiet = True
 
-    def leaf_of(given: Value | Constant) -> Node:
+    def leaf_of(given: Value | Constant, boolean: bool) -> Node:
+        if isinstance(given, Constant) and relaxed:
+            return trace.leaf("constant", float(given.array))
         if isinstance(given, Constant):
             name = fixed.setdefault(given, f"c{len(fixed)}")
         elif given.number in found:
@@ -259,13 +262,15 @@ def composed(
         else:
             name = f"v{given.number}"
         names[name] = given
-        return trace.leaf("input", name)
+        made = trace.leaf("input", name)
+        made.boolean = boolean
+        return made
 
     for number, piece in pieces:
         quiet &= piece.quiet
 
         def leaf(node: Node, inputs: Any = piece.inputs) -> Node:
-            return leaf_of(inputs[node.args[0]])
+            return leaf_of(inputs[node.args[0]], node.boolean)
 
         (found[number],) = (_simplified if relaxed else copied)((piece.root,), trace, leaf)
     return Composed(tuple([found[n] for n in outputs]), names, quiet)

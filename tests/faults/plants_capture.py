@@ -1,0 +1,23 @@
+"""Mutations of the passes over captured steps."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from gtensor.execution.steps import fusing, passes, pieces
+
+Context = AbstractContextManager[Any]
+
+
+def composed_formulas_simplified() -> Context:
+    """ops that are put together are simplified as one formula"""
+    right = pieces.composed
+    return patch.object(fusing, "composed", lambda members, outputs, relaxed=False: right(
+        members, outputs, True))
+
+
+def writes_before_reads() -> Context:
+    """a call that writes does not wait for the reads of what was there before"""
+    return patch.object(passes, "_reads_since", lambda read, root: set())
