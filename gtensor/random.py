@@ -533,7 +533,7 @@ def _drawn(
     return found._begin_as_leaf() if requires_grad else found
 
 
-@again
+@partial(again, kind="draws")
 def _draws(
     draw: Callable[[tuple[int, ...]], Tensor], source: Generator | None, shape: tuple[int, ...]
 ) -> Tensor:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import cos, inf, pi
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class LRScheduler:
         """The options that group `index` has at a step."""
         return {"lr": self.rate(self.base_lrs[index], step)}
 
-    @again
+    @partial(again, kind="python")
     def step(self) -> None:
         """Advance to the next step; call it after the optimizer's.
 
@@ -462,7 +463,7 @@ class ReduceLROnPlateau:
         self.best: float | None = None
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
 
-    @again
+    @partial(again, kind="python")
     def step(self, metrics: Any) -> None:
         """Take the value of this step, a number or a tensor of one element (it waits for a GPU)."""
         value = float(metrics)

@@ -14,12 +14,12 @@ from gtensor.creation.new_tensors import asarray
 from gtensor.engine.handle.context import again, enable_grad, no_grad
 from gtensor.engine.handle.tensor import Tensor, is_like
 from gtensor.engine.run.grouped_writes import Write, write_all
-from gtensor.engine.run.writable import refuse_unwritable
+from gtensor.engine.run.writable import count_write, refuse_unwritable
 from gtensor.engine.tape.op import Op
 from gtensor.nn.module import Module
 from gtensor.ops.define.updates import update_of
 from gtensor.system import structure
-from gtensor.system.bus import phase
+from gtensor.system.bus import bus, phase
 from gtensor.system.documents import UNLOADED, Facts, is_number, plain
 from gtensor.system.interrupts import undivided
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.ops.define.formula import Key
+    from gtensor.ops.define.updates import Prepared
 
 Group: TypeAlias = dict[str, Any]  # parameters ("params") and their options
 Parameters: TypeAlias = Iterable[Tensor] | Iterable[Group]
@@ -301,6 +302,68 @@ class Optimizer:
         with phase("update", type(self).__name__):
             self._update(due)
 
+    def prepared_step(self) -> Callable[[], None]:
+        """`step` for the parameters that have a gradient now, checked once, for captured steps.
+
+        It is made on the CPU; where it does not fit any more, it is `step`.
+        """
+        due = self._due()
+        epoch = structure.epoch
+        writes: list[tuple[Prepared, list[Slot], list[Any], list[int], list[int]]] = []
+        for _, members in self._together(due).items():
+            slots, leaves = [slot for slot, _, _ in members], [leaf for _, leaf, _ in members]
+            numbers = [*dict.fromkeys([number for _, _, number in members])]
+            state = [*chain(*zip(*[slot.state for slot in slots], strict=True))]
+            prepared = leaves[0].device.type == "cpu" and update_of(self.update).prepare(
+                [slot.parameter._array for slot in slots], [x.grad._array for x in leaves], state)
+            if not prepared:
+                return self._step
+            rows = [numbers.index(number) for _, _, number in members]
+            writes.append((prepared, slots, leaves, numbers, rows))
+        others = [slot.parameter._node for slots in self._slots for slot in slots
+                  if all(slot is not one for one, _, _ in due)]
+        known, checked_group = self._known, self.checked_group
+        used = sorted({number for _, _, number in due})
+
+        def run() -> None:
+            gradients = []
+            for _, slots, leaves, _, _ in writes:
+                for slot, leaf in zip(slots, leaves, strict=True):
+                    grad = leaf.grad
+                    if grad is None or not grad._array.flags.c_contiguous or (
+                            slot.parameter._version != slot.parameter._storage.version):
+                        return self._step()
+                    gradients.append(grad._array)
+            if structure.epoch != epoch or bus.listeners or any(
+                    leaf is not None and leaf.grad is not None for leaf in others):
+                return self._step()
+            for number in used:
+                checked_group(number)
+            with undivided():
+                start = 0
+                for prepared, slots, _, numbers, rows in writes:
+                    steps = [slot.step + 1 for slot in slots]
+                    try:
+                        prepared.write(gradients[start:start + len(slots)],
+                                       [known[n].params for n in numbers], rows, steps)
+                    finally:
+                        for slot in slots:
+                            count_write(slot.parameter)
+                    for slot in slots:
+                        slot.step += 1
+                    start += len(slots)
+
+        return run
+
+    def _together(self, due: list[_Due]) -> dict[Any, list[_Due]]:
+        """The parameters of each call of the update: they differ in numbers only."""
+        together: dict[Any, list[_Due]] = {}
+        for entry in due:
+            slot, leaf, number = entry
+            together.setdefault((leaf.device, leaf.dtype, len(slot.state),
+                                 self._known[number].flags), []).append(entry)
+        return together
+
     def _due(self) -> list[_Due]:
         """The parameters that have a gradient, everything checked."""
         due: list[_Due] = []
@@ -320,12 +383,7 @@ class Optimizer:
         """One call of the update for all parameters that differ in numbers only."""
         writes: list[Write] = []
         stepped: list[Slot] = []  # those that CUDA does not count
-        together: dict[Any, list[_Due]] = {}
-        for entry in due:
-            slot, leaf, number = entry
-            together.setdefault((leaf.device, leaf.dtype, len(slot.state),
-                                 self._known[number].flags), []).append(entry)
-        for (device, *_), members in together.items():
+        for (device, *_), members in self._together(due).items():
             slots, parameters, grads, steps = [], [], [], []
             for slot, leaf, _ in members:  # one loop: a comprehension is a call
                 slots.append(slot)
@@ -557,6 +615,9 @@ class _Refresh:
             if numbers != counters.uploaded:
                 self._device.upload(counters.numbers, numbers)
                 counters.uploaded = numbers
+
+
+Optimizer._step.__wrapped__.prepare = Optimizer.prepared_step  # type: ignore[attr-defined]  # of replays
 
 
 def _plain(options: Params) -> Params:

@@ -46,11 +46,14 @@ class _State(threading.local):
 STATE = _State()
 
 
-def again(function: F) -> F:
+def again(function: F, kind: str = "") -> F:
     """The function, which replays of a captured step call again: it reads or changes Python state.
 
-    What it computes is not recorded; its result may have Tensors, and integers that it drew.
+    What it computes is not recorded; its result may have Tensors, and integers that it drew. Its
+    kind is "draws" if it only makes its result, "python" if it touches no tensor's memory.
     """
+    function.again = kind  # type: ignore[attr-defined]
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         recorder = here.recorder

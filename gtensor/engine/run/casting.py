@@ -26,6 +26,7 @@ from gtensor.engine.handle.storage import FRESH_ELSEWHERE
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.bind import FLOAT32, SCALARS, as_numpy
 from gtensor.engine.run.grouped_writes import Write, write_all
+from gtensor.engine.tape.execute import run_noted
 from gtensor.engine.tape.levels import Traced
 
 if TYPE_CHECKING:
@@ -160,8 +161,8 @@ class _LeafCasts(WeakKeyDictionary["Leaf", "_LeafCast"]):
         if len(tensors) == 1:
             results = [_cast_alone(tensors[0], dtype)]
         else:
-            results = [wrap(x._device.empty(x.shape, dtype, op.name), x._device, FRESH_ELSEWHERE)
-                       for x in tensors]
+            results = [wrap(run_noted(op.name, x._device, x._device.empty, x.shape, dtype, op.name),
+                            x._device, FRESH_ELSEWHERE) for x in tensors]
             write_all([Write(op, results, tensors, {})])
         for x, cast, result in zip(tensors, casts, results, strict=True):
             cast.result = result

@@ -51,7 +51,7 @@ def name_shapes(op: Op, error: ValueError, arrays: Sequence[Any]) -> None:
                           "counted from the last",)
 
 
-class _Aside:
+class Aside:
     """In the place of an op's definition, for listeners: work of the engine that is no op."""
 
     view, flops = False, 1
@@ -64,7 +64,7 @@ class _Aside:
 def run_noted(name: str, device: Device, function: Callable[..., Any], *given: Any) -> Any:
     """A function of the device that only a recorder of steps is told of, as an op of that name."""
     if bus.listeners and here.recorder is not None:
-        return heard(_Aside(name, device), "forward", function, given)
+        return heard(Aside(name, device), "forward", function, given)
     return function(*given)
 
 
@@ -74,5 +74,5 @@ def run_aside(
     """A function of the device's library, told to listeners as an op of that name."""
     path = function if device.type == "cpu" else device.path(name, function)
     if bus.ops:
-        return heard(_Aside(name, device), "forward", path, arrays, params)
+        return heard(Aside(name, device), "forward", path, arrays, params)
     return path(*arrays, **params)

@@ -5,7 +5,7 @@
 | `recorder.py` | what a step does, as calls on numbered values |
 | `comparing.py` | whether two recordings are the same program |
 | `listing.py` | the calls and values that passes change |
-| `passes.py` | dead calls, constants, the order that memory asks for, versions of overwritten buffers |
+| `passes.py` | dead calls, constants, the order that memory asks for, versions |
 | `pieces.py` | elementwise calls as graphs of formulas |
 | `fusing.py` | which of them become one call |
 | `fused_numpy.py` | that call on the CPU |

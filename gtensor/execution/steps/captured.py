@@ -17,7 +17,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import Traced
 from gtensor.engine.tape.record import Record
 from gtensor.execution.steps.comparing import difference
-from gtensor.execution.steps.program import Moved, Program
+from gtensor.execution.steps.program import Moved, NoGraph, Program
 from gtensor.execution.steps.recorder import Recorder
 from gtensor.execution.steps.results import Results
 from gtensor.func.trees import leaves
@@ -51,9 +51,10 @@ class Captured(Generic[P, R]):
         self._signatures: dict[Hashable, _Signature] = {}
         self._outside: Any = None
         self._eager = False
+        self._graphs: Any = None  # what the graphs of CUDA devices share
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._eager or here.recorder is not None or STATE.levels:
+        if self._eager or here.recorder is not None or STATE.levels or STATE.differentiated:
             return self.function(*args, **kwargs)  # a part of another step, or of a transform
         found = leaves((args, kwargs))
         tensors = [x for _, x in found if isinstance(x, Tensor)]
@@ -71,18 +72,27 @@ class Captured(Generic[P, R]):
                 if not self._check or known.replays % self._check:
                     try:
                         return program.replay(tensors)
+                    except NoGraph as error:
+                        warnings.warn(f"{_name(self.function)} cannot be one graph: {error}; its "
+                                      "replays launch each kernel by itself", stacklevel=2)
+                        plain = Program(program.recording, program.results, program.state,
+                                        self._fuse)
+                        known.programs[known.programs.index(program)] = plain
+                        return plain.replay(tensors)
                     except Moved:
                         known.programs.remove(program)
-            return self._record(known, tensors, args, kwargs)
+                        program = None
+            return self._record(known, program, tensors, args, kwargs)
 
     def _state(self) -> Hashable:
         """What programs take for granted."""
         return structure.epoch
 
     def _record(
-        self, known: _Signature, tensors: list[Tensor], args: Any, kwargs: Any
+        self, known: _Signature, program: Program | None, tensors: list[Tensor], args: Any,
+        kwargs: Any,
     ) -> Any:
-        """Run the function as always, record it, and compare it with earlier recordings."""
+        """Run the function as always, record it, and compare it with a program, or with others."""
         recorder, casts = Recorder(tensors), current_casts()
         listener = Registered(recorder)
         with Undone(functools.partial(_stop, listener)):
@@ -96,15 +106,28 @@ class Captured(Generic[P, R]):
         if known.recordings:  # the first call may make what later ones find, such as a loss scale
             recorder.refuse_kept(results.numbers())
         reason = recorder.reason()
-        if reason is None:
-            structure.settle()
-            reason = known.add(recorder, results, self._state(), self._fuse)
+        structure.settle()
+        if reason is None and program is not None:
+            reason = difference(program.recording, recorder, (program.results, results))
+        elif reason is None:
+            reason = known.add(recorder, results, self._state(), self._made)
         if reason is not None:
             known.recordings.clear()
             error = CaptureError(f"{_name(self.function)} cannot be captured: {reason}")
             error.result = result
             raise error
         return result
+
+    def _made(self, recorder: Recorder, results: Results, state: Hashable) -> Program:
+        """The program of a recording; on a CUDA device it is a graph, if it can be one."""
+        if any(device.type != "cpu" for device in recorder.devices):
+            from gtensor.execution.steps.graphed import Graphed, Graphs, graphable
+
+            device = graphable(recorder)
+            if device is not None:
+                self._graphs = self._graphs or Graphs()
+                return Graphed(recorder, results, state, self._fuse, device, self._graphs)
+        return Program(recorder, results, state, self._fuse)
 
     def _warn_of_many(self) -> None:
         if len(self._signatures) == _MANY:
@@ -166,7 +189,7 @@ class _Signature:
         return None
 
     def add(
-        self, recorder: Recorder, results: Results, state: Hashable, fuse: bool | str
+        self, recorder: Recorder, results: Results, state: Hashable, make: Callable[..., Program]
     ) -> str | None:
         """Keep a recording, or make a program if it equals an earlier one; else what differs."""
         for program in self.programs:
@@ -178,7 +201,7 @@ class _Signature:
             earlier, its_results = self.recordings[-1]
             reason = difference(earlier, recorder, (its_results, results))
             if reason is None:
-                self.programs.insert(0, Program(recorder, results, state, fuse))
+                self.programs.insert(0, make(recorder, results, state))
                 self.recordings.clear()
                 return None
         self.recordings.append((recorder, results))
@@ -212,9 +235,9 @@ def _key(captured: Captured[..., Any], found: Sequence[tuple[str, Any]]) -> Hash
             key.append((path, array.shape, array.dtype, array.strides, x._device,
                         node is not None, owners.setdefault(own, len(owners))))
         elif isinstance(x, np.ndarray):
-            raise CaptureError(f"{_name(captured.function)} is captured and was given a NumPy array "
-                               f"as argument {path}; wanted a tensor: gt.asarray() makes one over "
-                               "its memory")
+            raise CaptureError(f"{_name(captured.function)} is captured and was given an array of "
+                               f"NumPy's as argument {path}; wanted a tensor: gt.asarray() makes "
+                               "one over its memory")
         else:
             key.append((path, type(x), x))
     made = tuple(key)
@@ -242,7 +265,9 @@ def _changed(before: Any, last: Any) -> str:
 
 
 @overload
-def capture(function: Callable[P, R], fuse: bool | str = True, check: int = 0) -> Captured[P, R]: ...
+def capture(
+    function: Callable[P, R], fuse: bool | str = True, check: int = 0
+) -> Captured[P, R]: ...
 
 
 @overload

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.execution.steps.recorder import Call, Recorder, Stored, Value, Written
+from gtensor.execution.steps.recorder import Call, Facts, Recorder, Stored, Value, Written
 from gtensor.system.source_line import place
 
 if TYPE_CHECKING:
@@ -33,12 +33,19 @@ def difference(
             return (f"a value of shape {one.shape} and dtype {one.dtype} was one of shape "
                     f"{other.shape} and dtype {other.dtype} the second time "
                     f"({place(*other.where)})")
-        if one.kind == "external" and (one.array() is None or one.array() is not other.array()):
+        if one.kind == "external" and _another(one, other):
             return (f"{_reader(second, number)} read an array of shape {other.shape} that is "
                     "another one in each call: data that was made inside without gtensor, or a "
                     "tensor of the call before; pass it as an argument, make it before, or write "
                     f"it in place ({place(*other.where)})")
     return results[0].difference(results[1])
+
+
+def _another(one: Facts, other: Facts) -> bool:
+    """Whether two external arrays are not one that lives."""
+    assert one.array is not None and other.array is not None
+    array = one.array()
+    return array is None or array is not other.array()
 
 
 def named(call: Call | Written | Stored) -> str:
@@ -87,7 +94,8 @@ def _between(one: Any, other: Any) -> str | None:
         return None
     if one.name != other.name or not _equal(one.function, other.function):
         return f"{one.name} was {other.name} the second time"
-    for label, a, b in (("argument", one.args, other.args), ("parameter", one.params, other.params)):
+    for label, a, b in (
+            ("argument", one.args, other.args), ("parameter", one.params, other.params)):
         if not _equal(a, b):
             return f"{one.name} was given {_first(label, a, b)}"
     if one.made != other.made or one.asarray != other.asarray or one.device is not other.device:

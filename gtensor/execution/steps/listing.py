@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from gtensor.execution.steps.comparing import values_of
-from gtensor.execution.steps.recorder import Call, Facts, Recorder, Root, Stored, Value, Written
+from gtensor.execution.steps.recorder import (
+    Call,
+    Facts,
+    Recorder,
+    Root,
+    Stored,
+    Value,
+    Written,
+    like,
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -101,9 +110,9 @@ def renamed(coded: Any, names: dict[int, int]) -> Any:
     """Coded arguments with other values."""
     if isinstance(coded, Value):
         return Value(names.get(coded.number, coded.number))
-    if type(coded) in (tuple, list):
-        return type(coded)([renamed(item, names) for item in coded])
-    if type(coded) is dict:
+    if isinstance(coded, (tuple, list)):
+        return like(coded, [renamed(item, names) for item in coded])
+    if isinstance(coded, dict):
         return {key: renamed(item, names) for key, item in coded.items()}
     return coded
 

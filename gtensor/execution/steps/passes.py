@@ -24,6 +24,7 @@ from gtensor.execution.steps.recorder import (
     Recorder,
     Stored,
     Value,
+    like,
     view_at,
 )
 
@@ -127,9 +128,9 @@ def _with_constants(coded: Any, known: dict[int, Constant]) -> Any:
     """Coded arguments with constants in place of the values that are known."""
     if isinstance(coded, Value):
         return known.get(coded.number, coded)
-    if type(coded) in (tuple, list):
-        return type(coded)([_with_constants(item, known) for item in coded])
-    if type(coded) is dict:
+    if isinstance(coded, (tuple, list)):
+        return like(coded, [_with_constants(item, known) for item in coded])
+    if isinstance(coded, dict):
         return {key: _with_constants(item, known) for key, item in coded.items()}
     return coded
 
@@ -164,15 +165,6 @@ def only_results(call: Call) -> bool:
         getattr(function, "__module__", "")).startswith(_WRITE_RESULTS)
 
 
-def _reaches_outside(call: Any) -> bool:
-    """Whether a call may know memory that lasts from elsewhere: Python's functions, and paths that
-    are given objects, such as the averages that batch norm moves."""
-    if not isinstance(call, Call):
-        return False
-    return call.host or any(isinstance(x, tuple) and type(x) is not tuple
-                            for x in (*call.args, *call.params.values()))
-
-
 def is_view(call: Any) -> bool:
     """Whether a call only makes another array over memory."""
     return isinstance(call, Call) and not call.host and call.name in _VIEWS and len(
@@ -201,8 +193,8 @@ def dependences(listing: Listing, pieces: Sequence[Piece | None]) -> list[set[in
             effect = i
         if isinstance(call, Stored):
             outside |= roots
-        if _reaches_outside(call):  # it may read and write all that lasts
-            roots, writes = roots | outside, writes | outside
+        if isinstance(call, Call) and call.host:  # it may read and write all that lasts
+            roots = writes = outside
         for root in roots | writes:
             if root in wrote:
                 needs.add(wrote[root])

@@ -7,6 +7,7 @@ whose parameters were replaced does not run.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -14,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend import get_device
 from gtensor.engine.handle.storage import UNREAD
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.writable import count_write
+from gtensor.engine.tape.execute import Aside
+from gtensor.engine.tape.op import registry
 from gtensor.execution.steps.comparing import named as _named
 from gtensor.execution.steps.comparing import values_of
 from gtensor.execution.steps.listing import Listing, makes, reads
@@ -24,10 +28,14 @@ from gtensor.execution.steps.passes import improved
 from gtensor.execution.steps.recorder import Call, Constant, Recorder, Stored, Value, Written
 from gtensor.func.trees import leaves
 from gtensor.settings import settings
+from gtensor.system import structure
+from gtensor.system.bus import bus, heard, here
 from gtensor.system.source_line import place
 from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from gtensor.backend.typing import Array
     from gtensor.execution.steps.results import Results
 
@@ -36,6 +44,10 @@ _LITERAL = (bool, int, float, str, type(None))
 
 class Moved(Exception):
     """An array that the program reads is gone, or a `.grad` is not as it was recorded."""
+
+
+class NoGraph(RuntimeError):
+    """A program does what no graph can, such as a copy to the host; nothing has run."""
 
 
 class Program:
@@ -47,30 +59,51 @@ class Program:
         self.recording = recording
         self.results = results
         self.state = state
-        text = _Text(improved(recording, results.numbers(), fuse))
+        self.listing = self.arranged(improved(recording, results.numbers(), fuse))
+        text = _Text(self.listing)
         self.text = text.whole()
         self._external = text.external  # weak references to arrays, in the text's order
         self._run = written(self.text, text.scope, "replay", "replay")
         self._lines = text.lines
+        self._told: Callable[..., list[Array]] | None = None
         self._build = results.builder()
+
+    def _telling(self) -> Callable[..., list[Array]]:
+        """The same text, whose calls are told to listeners as those of the step were."""
+        text = _Text(self.listing, told=True)
+        return written(text.whole(), text.scope, "replay", "replay")
+
+    def arranged(self, listing: Listing) -> Listing:
+        """The calls that the text runs."""
+        return listing
 
     def replay(self, arguments: Sequence[Tensor]) -> Any:
         """Run the program on these arguments. Raises Moved before anything is done."""
-        external = [ref() for ref in self._external]
-        for array in external:
+        return self._build(arguments, self.run(arguments, self.lasting()))
+
+    def lasting(self) -> list[Array]:
+        """The arrays that the text reads from outside. Raises Moved if one is gone."""
+        found = [ref() for ref in self._external]
+        for array in found:
             if array is None:
                 raise Moved
-        try:
-            arrays = self._run(arguments, external)
-        except BaseException as error:  # undone: the error is told where it happened
-            self._explain(error)
-            raise
-        return self._build(arguments, arrays)
+        return found
 
-    def _explain(self, error: BaseException) -> None:
+    def run(self, arguments: Sequence[Tensor], lasting: list[Array]) -> list[Array]:
+        """Run the text; the arrays of the results."""
+        run = self._run
+        if bus.listeners:
+            run = self._told = self._told or self._telling()
+        try:
+            return run(arguments, lasting)
+        except BaseException as error:  # undone: the error is told where it happened
+            self._explain(error, run.__code__)
+            raise
+
+    def _explain(self, error: BaseException, code: CodeType) -> None:
         """Note the user's line, and what of the step is done."""
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code is not self._run.__code__:
+        while trace is not None and trace.tb_frame.f_code is not code:
             trace = trace.tb_next
         if trace is None:
             return
@@ -96,7 +129,8 @@ def _effect(call: Any) -> str:
 class _Text:
     """Writes the text of a listing."""
 
-    def __init__(self, listing: Listing) -> None:
+    def __init__(self, listing: Listing, told: bool = False) -> None:
+        self._is_told = told
         self.scope: dict[str, Any] = {"asarray": np.asarray}
         self.external: list[weakref.ref[Any]] = []
         self.lines: list[Any] = []  # by line of the text: the call, or None
@@ -117,6 +151,7 @@ class _Text:
         body: list[tuple[str, Any]] = []
         for number, facts in enumerate(values):
             if facts.kind == "argument" and (number in uses or number in returned):
+                assert facts.root is not None
                 body.append((f"v{number} = x[{facts.root.argument}]._array", None))
         outside = [n for n, facts in enumerate(values)
                    if facts.kind == "external" and (n in uses or n in returned)]
@@ -136,13 +171,15 @@ class _Text:
 
     def _lines(self, call: Any) -> list[str]:
         if isinstance(call, Written):
-            return [f"{self._name(_counter(call))}(x)"]
+            return [f"{self._name(counter(call))}(x)"]
         if isinstance(call, Stored):
             values = "".join("None, " if n is None else f"v{n}, " for _, n, _ in call.entries)
-            return [f"{self._name(_storing(call))}(x, ({values}))"]
+            return [f"{self._name(storing(call))}(x, ({values}))"]
         if call.host:
             return self._host_lines(call)
         function = _short(call, self._listing)
+        if self._is_told:
+            function = functools.partial(tell, call, function)
         given = [self._code(a) for a in call.args]
         given += [f"{key}={self._code(a)}" for key, a in call.params.items()]
         text = f"{self._name(function)}({', '.join(given)})"
@@ -157,7 +194,7 @@ class _Text:
 
     def _host_lines(self, call: Call) -> list[str]:
         numbers = [n for n in call.made if n is not None]
-        text = f"{self._name(_again(call))}()"
+        text = f"{self._name(again(call))}()"
         if not numbers:
             return [text]
         return [f"{', '.join(f'v{n}' for n in numbers)}, = {text}"]
@@ -168,9 +205,13 @@ class _Text:
         if isinstance(value, _LITERAL) and type(value) in _LITERAL and (
                 type(value) is not float or math.isfinite(value)):
             return repr(value)
-        if type(value) in (tuple, list) and values_of(value):
+        if isinstance(value, (tuple, list)) and values_of(value):
             inner = ", ".join(map(self._code, value))
-            return f"[{inner}]" if type(value) is list else f"({inner}{',' * (len(value) == 1)})"
+            if hasattr(value, "_fields"):
+                return f"{self._name(type(value))}({inner})"
+            if isinstance(value, list):
+                return f"[{inner}]"
+            return f"({inner}{',' * (len(value) == 1)})"
         if type(value) is dict and values_of(value):
             return "{" + ", ".join(f"{k!r}: {self._code(v)}" for k, v in value.items()) + "}"
         if isinstance(value, Constant):
@@ -198,17 +239,28 @@ def _short(call: Call, listing: Listing) -> Callable[..., Any]:
     return plain if 16 * sizes < settings.arena_min_bytes else call.function
 
 
-def _counter(call: Written) -> Callable[[Sequence[Tensor]], None]:
+def tell(call: Call, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
+    """A call of a program, told to listeners where and as what it was recorded."""
+    if not bus.ops:
+        return function(*args, **params)
+    before = here.phase, here.module, here.instruction
+    try:
+        here.phase, here.module = call.within
+        here.instruction = call.where
+        op = call.op or registry.get(call.name) or Aside(call.name, call.device or get_device("cpu"))
+        return heard(op, "forward", function, args, params)
+    finally:
+        here.phase, here.module, here.instruction = before
+
+
+def counter(call: Written) -> Callable[[Sequence[Tensor]], None]:
     """Counts a write, as the recorded one was."""
     argument, tensor = call.argument, call.tensor
     if argument is not None:
         return lambda x: count_write(x[argument])
-    handle = None if tensor is None else tensor()
-    if handle is not None:
-        ref = weakref.ref(handle)
-
+    if tensor() is not None:
         def count(x: Sequence[Tensor]) -> None:
-            found = ref()
+            found = tensor()
             if found is not None:
                 count_write(found)
 
@@ -222,29 +274,35 @@ def _counter(call: Written) -> Callable[[Sequence[Tensor]], None]:
     return count_storage
 
 
-def _storing(call: Stored) -> Callable[[Sequence[Tensor], Any], None]:
+def storing(call: Stored) -> Callable[[Sequence[Tensor], Any], None]:
     """Makes arrays the `.grad` of leaves."""
-    plan = []
-    for place, (node, number, first) in enumerate(call.entries):
-        if callable(node):  # a leaf of the step itself
-            continue
-        plan.append((node, place, first))
+    plan = [(node, at, first) for at, (node, _, first) in enumerate(call.entries)
+            if not isinstance(node, weakref.ref)]  # a leaf of the step itself
 
     def store(x: Sequence[Tensor], arrays: Sequence[Any]) -> None:
-        for node, place, first in plan:
-            leaf = x[node]._node if type(node) is int else node
-            if first and leaf.grad is not None:
-                raise RuntimeError("a captured step found a gradient where there was none when it "
-                                   "was recorded; call zero_grad() within the step")
-            array = arrays[place]
+        for node, at, first in plan:
+            leaf: Any = x[node]._node if type(node) is int else node
+            if first:
+                refuse_gradient(leaf)
+            array = arrays[at]
             leaf.grad = None if array is None else wrap(array, leaf.device, UNREAD)
 
     return store
 
 
-def _again(call: Call) -> Callable[[], Any]:
+def refuse_gradient(leaf: Any) -> None:
+    """Raise RuntimeError if a leaf has a gradient, to which a program cannot add."""
+    if leaf.grad is not None:
+        raise RuntimeError("a captured step found a gradient where there was none when it was "
+                           "recorded; call zero_grad() within the step")
+
+
+def again(call: Call) -> Callable[[], Any]:
     """The call of a function that reads or changes Python's state; its arrays and integers."""
     function, args, kwargs = call.function, call.args, call.params
+    prepare = getattr(function, "prepare", None)
+    if prepare is not None:
+        return _Prepared(functools.partial(prepare, *args, **kwargs))
     places = [i for i, n in enumerate(call.made) if n is not None]
     if not places:
         return lambda: function(*args, **kwargs)
@@ -255,3 +313,18 @@ def _again(call: Call) -> Callable[[], Any]:
                 for x in [found[i][1] for i in places]]
 
     return again
+
+
+class _Prepared:
+    """A call of Python's that the first replay prepares."""
+
+    def __init__(self, prepare: Callable[[], Callable[[], None]]) -> None:
+        self._prepare = prepare
+        self._run: Callable[[], None] | None = None
+        self._epoch = -1
+
+    def __call__(self) -> None:
+        if self._epoch != structure.epoch:
+            self._run, self._epoch = self._prepare(), structure.epoch
+        assert self._run is not None
+        self._run()

@@ -68,8 +68,10 @@ class Call:
     asarray: frozenset[int]
     device: Device | None
     where: tuple[CodeType, int]
-    op: Any = None
+    op: Any = None  # the definition, of a forward path
+    within: tuple[str, str] = "", ""  # the phase and the running module, as events have them
     host: bool = False  # a function that is called again: its results are Tensors and integers
+    kind: str = ""  # of that: see `engine.handle.context.again`
 
     def place(self) -> str:
         """The user's line."""
@@ -81,9 +83,14 @@ class Written:
     """A write through a tensor's handle was counted: of an argument, or of a lasting tensor."""
 
     argument: int | None
-    tensor: weakref.ref[Tensor] | None
+    tensor: weakref.ref[Tensor]
     storage: Storage
     where: tuple[CodeType, int]
+
+    def lasts(self) -> bool:
+        """Whether someone has a handle of the memory, who is to see that it was written."""
+        return self.argument is not None or self.tensor() is not None or (
+            self.storage.shared_beside(None))
 
 
 @dataclass(eq=False, slots=True)
@@ -102,6 +109,7 @@ class Root:
     made: bool
     argument: int | None
     values: dict[Any, int] = field(default_factory=dict)
+    on_host: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -126,6 +134,7 @@ class Recorder:
         self.calls: list[Call | Written | Stored] = []
         self.values: list[Facts] = []
         self.refusals: list[str] = []
+        self.devices: set[Device] = set()  # on which calls have run
         self.first = next_seq()  # nodes of the step have larger numbers
         self._roots: dict[int, Root] = {}
         self._integers: dict[int, tuple[int, int]] = {}  # id -> the integer, its value's number
@@ -154,8 +163,8 @@ class Recorder:
         """A call; returns its result, with arrays in place of NumPy's scalars."""
         where = _here()
         if name in _SHAPED_BY_VALUES or name == "gather" and _is_selection(args[1:]):
-            self.refuse(f"the shape of the result of {name} depends on values, which differ in each "
-                        "call; keep the shape, with gt.where() or a product with the mask")
+            self.refuse(f"the shape of the result of {name} depends on values, which differ in "
+                        "each call; keep the shape, with gt.where() or a product with the mask")
         given = tuple([self._coded(a) for a in args])
         named = {key: self._coded(a) for key, a in params.items()}
         several = type(result) in (tuple, list)
@@ -168,13 +177,17 @@ class Recorder:
                 scalars.append(i)
             made.append(self._made(a, where) if _is_array(a) else None)
         device = next((device_of(a) for a in results if _is_array(a)), None)
+        if device is not None and device not in self.devices:
+            self.devices.add(device)
         self.calls.append(Call(name, function, given, named, tuple(made), several,
-                               frozenset(scalars), device, where, op))
+                               frozenset(scalars), device, where, op, (here.phase, here.module)))
         if not several:
             return results[0]
         return tuple(results) if type(result) is tuple else results
 
-    def host(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def host(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         """A call of a function that replays call again; nothing within it is recorded."""
         from gtensor.func.trees import leaves
 
@@ -211,7 +224,8 @@ class Recorder:
             else:
                 made.append(None)
         self.calls.append(Call(function.__qualname__, function, tuple(args), dict(kwargs),
-                               tuple(made), False, frozenset(), None, where, host=True))
+                               tuple(made), False, frozenset(), None, where,
+                               within=(here.phase, here.module), host=True, kind=function.again))  # type: ignore[attr-defined]
         return result
 
     def literal(self, data: Any, made: Tensor) -> None:
@@ -220,7 +234,7 @@ class Recorder:
         if numbers:
             values = made._device.to_numpy(made._array).copy()
             values.flags.writeable = False
-            self.note("tensor", _copied, (made._device, Constant(values)), {}, made._array)
+            self.note("tensor", copied, (made._device, Constant(values)), {}, made._array)
 
     def wrote(self, tensor: Tensor) -> None:
         """A write through the tensor's handle was counted."""
@@ -297,6 +311,7 @@ class Recorder:
 
     def end(self) -> None:
         """The step has returned: its arguments must be as they were, but for their values."""
+        self.calls = [c for c in self.calls if not isinstance(c, Written) or c.lasts()]
         for i, (x, (array, node)) in enumerate(zip(self._arguments, self._given, strict=True)):
             if x._array is not array or x._node is not node:
                 self.refuse(f"the step gave tensor {i} among its arguments other memory or a "
@@ -328,7 +343,8 @@ class Recorder:
         own = owner(array)
         at = id(own)
         roots = self._roots
-        root = Root(weakref.ref(own, lambda _: roots.pop(at, None)), made, argument)
+        root = Root(weakref.ref(own, lambda _: roots.pop(at, None)), made, argument,
+                    on_host=isinstance(own, np.ndarray))
         roots[at] = root
         return root
 
@@ -364,11 +380,16 @@ class Recorder:
         if kind is int:
             known = self._integers.get(id(value))
             return Value(known[1]) if known is not None else value
-        if kind is tuple or kind is list:
-            return kind([self._coded(item) for item in value])
+        if isinstance(value, (tuple, list)):
+            return like(value, [self._coded(item) for item in value])
         if kind is dict:
             return {key: self._coded(item) for key, item in value.items()}
         return value
+
+
+def like(value: Any, items: list[Any]) -> Any:
+    """A tuple or list of the same type with other items."""
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
 def view_at(
@@ -446,7 +467,7 @@ def _is_plain(data: Any) -> bool:
     return isinstance(data, (bool, int, float, complex))
 
 
-def _copied(device: Device, values: np.ndarray) -> Array:
+def copied(device: Device, values: np.ndarray) -> Array:
     return device.copy(device.from_numpy(values), label="tensor")
 
 

@@ -23,11 +23,11 @@ _PLAIN = (bool, int, float, complex, str, type(None))
 
 
 def _refuse(ns: Any, step: Any, g: Any) -> NoReturn:
-    raise GradientError("backward() came to a result of a captured step, which keeps no graph; call "
-                        "backward() within the step")
+    raise GradientError("backward() came to a result of a captured step, which keeps no graph; "
+                        "call backward() within the step")
 
 
-_CAPTURED = Op("captured step", cpu=lambda x: x, gpu=None, backward=_refuse, tangent=None,
+_CAPTURED = Op("captured step", cpu=lambda x: x, gpu=lambda x: x, backward=_refuse, tangent=None,
                samples=None, complex=True)
 
 
@@ -52,7 +52,8 @@ class Results:
         for one, two in zip(self.leaves, other.leaves, strict=True):
             if isinstance(one, _Result) and isinstance(two, _Result):
                 if one.facts != two.facts:
-                    return f"the tensor that the step returned{one.path} was another the second time"
+                    return (f"the tensor that the step returned{one.path} was another the second "
+                            "time")
                 if one.tensor() is two.tensor() and one.argument is None:
                     two.lasting = True
             elif not isinstance(one, _PLAIN) or type(one) is not type(two) or (

@@ -286,6 +286,29 @@ class Update:
             shared.make()
         return work
 
+    def prepare(self, out: Sequence[Array], gradients: Sequence[Array], state: Sequence[Array]
+                ) -> Prepared | None:
+        """The path for the CPU on these arrays, again and again; None if one has to be copied.
+
+        The gradients may be other ones of the same shapes and dtypes, contiguous.
+        """
+        arrays = [*out, *gradients, *state]
+        if self.uniform or self._quiet or any(
+                not a.flags.c_contiguous or a.dtype != out[0].dtype for a in arrays) or (
+                    computed_in(out[0].dtype) != out[0].dtype):
+            return None
+        return Prepared(self, out, state)
+
+    def at(self, params: Params, step: int, target: Array, arrays: int) -> _Chosen:
+        """The program for the step of a tensor, and its numbers; most tensors have them in common.
+        """
+        known: _Chosen = self._known
+        step = 0 if not self._numbered else min(step, 2) if self._first else step
+        if known.params is not params or known.step != step or (
+                known.dtype != target.dtype or known.arrays != arrays):
+            known = self._known = self._chosen(params, step, (target,) * arrays)
+        return known
+
     def _chosen(self, params: Params, step: int, arrays: tuple[Array, ...]) -> _Chosen:
         """The program for a tensor of these arrays."""
         dtype, count, known = arrays[0].dtype, len(arrays), self._known
@@ -379,6 +402,50 @@ class Update:
                 (inputs[0], *inputs[2:2 + states]), () if self.uniform else (inputs[1],), names,
                 self.counted)
         return self._kernels[key]
+
+
+class Prepared:
+    """An update of known tensors on the CPU: their tiles and buffers are made once."""
+
+    def __init__(self, update: Update, out: Sequence[Array], state: Sequence[Array]) -> None:
+        self._update = update
+        self._out = out
+        count = len(out)
+        self._arrays = 2 + len(state) // count
+        self._pieces: list[tuple[int, slice | None, Array, list[Array]]] = []
+        self._buffers: dict[Any, tuple[Array, ...]] = {}
+        for i, target in enumerate(out):
+            own = [target, *state[i::count]]
+            if target.size <= min(SMALL, settings.tile_elements):
+                self._pieces.append((i, None, own[0], own[1:]))
+                continue
+            flat = [a.reshape(-1) for a in own]
+            for key in flat_tiles(target.size):
+                first, *rest = [a[key] for a in flat]
+                self._pieces.append((i, key, first, rest))
+
+    def write(
+        self, gradients: Sequence[Array], options: Sequence[Params], rows: Sequence[int],
+        steps: Sequence[int],
+    ) -> None:
+        """The update with these gradients, options and numbers of steps."""
+        at, arrays, out, buffers = self._update.at, self._arrays, self._out, self._buffers
+        for i, key, target, state in self._pieces:
+            known = at(options[rows[i]], steps[i], out[i], arrays)
+            g = gradients[i] if key is None else gradients[i].reshape(-1)[key]
+            shape = target.shape
+            place = known.program, shape
+            found = buffers.get(place)
+            if found is None:
+                found = buffers[place] = known.program.buffers(shape)
+            if known.numbers[1]:
+                found = (*[a.reshape(shape) for a in known.full(target.size)], *found)
+            if not known.program.tile(target, g, *state, *known.numbers[0], *found):
+                known.write_limited((target, g, *state), self._limited(known))
+
+    def _limited(self, known: _Chosen) -> tuple[Array, ...]:
+        assert known.rare is not None
+        return known.rare.buffers((SMALL,))
 
 
 def _static(params: Params) -> Key:

@@ -1,0 +1,290 @@
+"""`gt.capture`: what is equal, what is refused, what is recorded anew, what an error leaves."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+from execution.programs import EQUAL, REFUSED
+from gtensor import nn
+from gtensor.system.bus import bus, here
+
+CALLS = 7
+
+
+def numbers(i: int, n: int = 4) -> gt.Tensor:
+    return gt.tensor(np.arange(n, dtype="float32") + i)
+
+
+def outcomes(step):
+    return [step(numbers(i)).numpy().tobytes() for i in range(CALLS)]
+
+
+@pytest.mark.parametrize("make", EQUAL, ids=lambda make: make.__name__)
+def test_replays_equal_the_step(make):
+    gt.random.manual_seed(1)
+    expected = outcomes(make())
+    gt.random.manual_seed(1)
+    step = gt.capture(make())
+    assert outcomes(step) == expected
+    assert len(step.programs) == 1, step.report()
+
+
+@pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
+def test_what_cannot_be_repeated_is_refused(make):
+    gt.random.manual_seed(1)
+    step = make()
+    gt.random.manual_seed(1)
+    captured, same = gt.capture(make()), 0
+    with pytest.raises(gt.CaptureError) as caught:
+        for i in range(CALLS):
+            assert captured(numbers(i)).numpy().tobytes() == step(numbers(i)).numpy().tobytes()
+            same += 1
+    assert REFUSED[make] in str(caught.value)
+    assert same < 3, "a program was made"
+    assert caught.value.result.numpy().tobytes() == step(numbers(same)).numpy().tobytes()
+    assert not bus.listeners and here.recorder is None
+
+
+def test_a_signature_has_a_program_of_its_own():
+    step = gt.capture(lambda x, k, name="a": x * k if name == "a" else x / k)
+    for _ in range(3):
+        for n in (2, 3):
+            for k in (1, 2.5):
+                for name in "ab":
+                    x = numbers(1, n)
+                    expected = x * k if name == "a" else x / k
+                    assert step(x, k, name=name).numpy().tobytes() == expected.numpy().tobytes()
+    assert len(step.programs) == 8
+
+
+def test_aliased_arguments_have_a_program_of_their_own():
+    def step(x, y):
+        x += 1
+        return x + y
+
+    captured = gt.capture(step)
+    for _ in range(4):
+        assert captured(numbers(0), numbers(0)).tolist() == step(numbers(0), numbers(0)).tolist()
+        x, y = numbers(0), numbers(0)
+        assert captured(x, x).tolist() == step(y, y).tolist()
+    assert len(captured.programs) == 2
+
+
+def test_a_write_of_an_argument_is_counted():
+    step = gt.capture(lambda x: x.__iadd__(1) * 1)
+    for _ in range(4):
+        x = numbers(0)
+        before = x._version
+        step(x)
+        assert x.tolist() == [1, 2, 3, 4] and x._version == x._storage.version == before + 1
+
+
+def test_the_mode_of_a_module_and_its_parameters_are_noticed():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    step = gt.capture(lambda x: net(x))
+
+    def check():
+        for _ in range(4):
+            gt.random.manual_seed(4)
+            expected = net(numbers(1)).numpy().tobytes()
+            gt.random.manual_seed(4)
+            assert step(numbers(1)).numpy().tobytes() == expected
+
+    check()
+    net.eval()
+    check()
+    net.train()
+    check()
+    assert len(step.programs) == 2  # the first one serves again
+    net[0].weight = nn.Parameter(gt.zeros((4, 4)))
+    check()
+    net.load_state_dict({name: gt.ones(value.shape) for name, value in net.state_dict().items()})
+    check()
+    net[0].register_forward_hook(lambda module, args, out: out * 2)
+    check()
+
+
+def test_backward_of_a_result_is_refused_from_the_first_call_on():
+    w = gt.ones(4, requires_grad=True)
+    step = gt.capture(lambda x: (w * x).sum())
+    for i in range(4):
+        loss = step(numbers(i))
+        assert loss.requires_grad
+        with pytest.raises(gt.GradientError, match="call backward.. within the step"):
+            loss.backward()
+
+
+def test_a_gradient_that_somebody_has_keeps_its_values():
+    w = gt.ones(4, requires_grad=True)
+
+    def run(x):
+        w.grad = None
+        (w * x).sum().backward()
+
+    step, kept = gt.capture(run), []
+    for i in range(5):
+        step(numbers(i))
+        kept.append(w.grad)
+    assert [g.tolist()[0] for g in kept] == [0, 1, 2, 3, 4]
+
+
+def test_a_gradient_from_outside_is_not_overwritten():
+    w = gt.ones(4, requires_grad=True)
+
+    def run(x):
+        (w * x).sum().backward()
+
+    step = gt.capture(run)
+    for i in range(4):
+        w.grad = None
+        step(numbers(i))
+    with pytest.raises(RuntimeError, match="call zero_grad"):
+        step(numbers(9))
+    assert w.grad.tolist() == numbers(3).tolist()
+
+
+def test_an_error_in_the_step_leaves_nothing_behind():
+    failing = [True]
+
+    def run(x):
+        y = x * 2
+        if failing[0]:
+            failing[0] = False
+            raise ValueError("the user's")
+        return y
+
+    step = gt.capture(run)
+    with pytest.raises(ValueError, match="the user's"):
+        step(numbers(1))
+    assert not bus.listeners and here.recorder is None
+    for i in range(4):
+        assert step(numbers(i)).tolist() == (numbers(i) * 2).tolist()
+
+
+def test_an_error_in_a_replay_names_the_line_and_what_is_done():
+    w = gt.zeros(4)
+
+    def run(x, i):
+        w.__iadd__(x)
+        return nn.functional.embedding(i, gt.ones((3, 2)))
+
+    step = gt.capture(run)
+    for _ in range(3):
+        step(numbers(0), gt.tensor([0, 2]))
+    with pytest.raises(ValueError, match="wanted 0 to 2") as caught:
+        step(numbers(0), gt.tensor([0, 3]))
+    (note,) = caught.value.__notes__
+    assert "nn.functional.embedding(i, gt.ones((3, 2)))" in note and "a tensor written" in note
+
+
+def test_threads_take_turns():
+    total = gt.zeros(4)
+
+    def run(x):
+        y = x * 2
+        total.__iadd__(y)
+        return y + 1
+
+    step, wrong = gt.capture(run), []
+
+    def work():
+        for i in range(50):
+            if step(numbers(i)).tolist() != (numbers(i) * 2 + 1).tolist():
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert total.tolist() == [4 * 2 * sum(range(n, n + 50)) for n in range(4)]
+
+
+def test_a_call_within_a_transform_is_the_function():
+    step = gt.capture(lambda x: (x * x).sum())
+    for i in range(4):
+        assert gt.grad(step)(numbers(i)).tolist() == (2 * numbers(i)).tolist()
+
+
+def test_a_history_and_arrays_are_refused_before_the_step_runs():
+    step = gt.capture(lambda x: print("ran"))
+    with pytest.raises(gt.CaptureError, match="detach"):
+        step(gt.ones(2, requires_grad=True) * 2)
+    with pytest.raises(gt.CaptureError, match="gt.asarray"):
+        step(np.ones(2))
+    with pytest.raises(gt.CaptureError, match="no hash"):
+        step({1, 2})
+
+
+@pytest.mark.parametrize(("given", "error", "words"), [
+    ((3,), TypeError, "int; wanted a function"), ((print, "all"), ValueError, "fuse='all'"),
+    ((print, True, -1), ValueError, "check=-1")])
+def test_wrong_arguments_of_capture(given, error, words):
+    with pytest.raises(error, match=words):
+        gt.capture(*given)
+
+
+def test_many_signatures_are_told_once():
+    step = gt.capture(lambda x, k: x * k)
+    with pytest.warns(UserWarning, match="16 signatures.*argument .0..1."):
+        for k in range(20):
+            step(numbers(0), float(k))
+
+
+def test_a_check_finds_a_program_that_has_become_wrong():
+    class Box:
+        factor = 2.0
+
+    box = Box()
+
+    def hidden(x):
+        return x * vars(Box)["factor"]
+
+    step = gt.capture(hidden, check=3)
+    for i in range(4):
+        step(numbers(i))
+    Box.factor = 3.0
+    with pytest.raises(gt.CaptureError, match="2.0, and 3.0"):
+        for i in range(9):
+            step(numbers(i))
+    assert box.factor == 3.0
+
+
+def test_eager_calls_texts_and_reports():
+    step = gt.capture()(lambda x: x * 2)
+    with step.eager():
+        for i in range(3):
+            step(numbers(i))
+    assert not step.programs
+    for i in range(4):
+        step(numbers(i))
+    assert "multiply" in step.text() and "2 replays" in step.report()
+    step.clear()
+    assert not step.programs and step.text() == ""
+
+
+class _Names:
+    def __init__(self):
+        self.told = []
+
+    def op_ends(self, event):
+        self.told.append((event.name, event.module, event.source().partition(": ")[2]))
+
+
+def test_listeners_are_told_of_the_calls_of_a_replay():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    step = gt.capture(lambda x: net(x).sum())
+    for i in range(3):
+        step(numbers(i))
+    listener = _Names()
+    with gt.listen(listener):
+        expected = step(numbers(1)).item()
+    assert expected == net(numbers(1)).sum().item()
+    line = "step = gt.capture(lambda x: net(x).sum())"
+    assert listener.told == [("linear", "Sequential.0", line), ("tanh", "Sequential.1", line),
+                             ("sum", "", line)]
