@@ -7,13 +7,14 @@ of small ones save Python's calls and need share nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gtensor.execution.steps.fused_numpy import SMALL, fused_function
+from gtensor.execution.steps.grouping import Member, Unit, grouped, ordered
 from gtensor.execution.steps.listing import Listing, makes, reads, size_of
 from gtensor.execution.steps.passes import (
     dependences,
@@ -27,18 +28,6 @@ from gtensor.execution.steps.passes import (
 from gtensor.execution.steps.pieces import Piece, composed, piece_of
 from gtensor.execution.steps.recorder import Call, Constant, Value
 
-_OPEN = 16  # groups of a shape, the latest, that a call may join
-
-
-@dataclass(eq=False, slots=True)
-class _Unit:
-    """Calls that run as one, by their places in the listing."""
-
-    calls: list[int]
-    needs: int  # the units, one bit each, that must run before
-    dtype: np.dtype | None = None
-    values: set[int] = field(default_factory=set)  # that its pieces read and make
-
 
 def fuse_pieces(listing: Listing, relaxed: bool = False) -> None:
     """Make one call of elementwise calls, where that leaves every call with what it needs."""
@@ -46,16 +35,14 @@ def fuse_pieces(listing: Listing, relaxed: bool = False) -> None:
     pieces = [None if isinstance(call, Call) and values_written(call)
               else piece_of(call, listing) for call in narrow]
     needs = dependences(listing, pieces)
-    units = _grouped(listing, narrow, pieces, needs)
-    order = _ordered(units)
-    lasting = lasting_roots(listing)
+    units = grouped(pieces_as_members(listing, narrow, pieces), needs)
     calls: list[Any] = []
-    for unit in order:
+    for unit in ordered(units):
         if len(unit.calls) == 1:
             call = listing.calls[unit.calls[0]]
             calls.append(call)
         else:
-            call = _joined(listing, pieces, unit, lasting, relaxed)
+            call = _joined(listing, pieces, unit, relaxed)
             if not call.made:
                 continue  # nothing that is used
             calls.append(call)
@@ -97,79 +84,27 @@ def _narrow(listing: Listing) -> list[Any]:
     return found
 
 
-def _grouped(
-    listing: Listing, narrow: Sequence[Any], pieces: Sequence[Piece | None],
-    needs: Sequence[set[int]],
-) -> list[_Unit]:
-    units: list[_Unit] = []
-    unit_of: list[int] = []
-    open_: dict[Any, list[int]] = {}  # the units that may grow, by shape
-    for i, call in enumerate(listing.calls):
-        before = {unit_of[j] for j in needs[i]}
-        piece = pieces[i]
-        found = None
-        if piece is not None:
-            facts = listing.values[call.made[0]]
-            small = size_of(facts) * 8 <= SMALL
-            mine, dtype = {*reads(narrow[i]), call.made[0]}, piece.dtype
-            for u in reversed(open_.setdefault(facts.shape, [])):
-                unit = units[u]
-                if ((unit.dtype in (None, dtype) or dtype is None)
-                        and (small or not mine.isdisjoint(unit.values))
-                        and not any(units[b].needs >> u & 1 for b in before if b != u)):
-                    found = u
-                    break
-        if found is None:
-            bits = 0
-            for b in before:
-                bits |= units[b].needs | 1 << b
-            units.append(_Unit([i], bits))
-            unit_of.append(len(units) - 1)
-            if piece is None:
-                continue
-            found = len(units) - 1
-            waiting = open_[facts.shape]
-            waiting.append(found)
-            del waiting[:-_OPEN]
-        else:
-            unit_of.append(found)
-            units[found].calls.append(i)
-            _must_follow(units, found, before)
-        unit = units[found]
-        unit.dtype = unit.dtype or dtype
-        unit.values |= mine
-    return units
-
-
-def _must_follow(units: list[_Unit], which: int, before: set[int]) -> None:
-    """A unit, and all that follow it, follow these units."""
-    bits = 0
-    for b in before:
-        if b != which:
-            bits |= units[b].needs | 1 << b
-    if bits & ~units[which].needs:
-        units[which].needs |= bits
-        for unit in units:
-            if unit.needs >> which & 1:
-                unit.needs |= bits
-
-
-def _ordered(units: list[_Unit]) -> Iterator[_Unit]:
-    """The units, each after those that it needs and else as late as its last call."""
-    done = 0
-    for last in sorted(range(len(units)), key=lambda u: units[u].calls[-1]):
-        missing = units[last].needs & ~done | 1 << last
-        if done >> last & 1:
+def pieces_as_members(
+    listing: Listing, narrow: Sequence[Any], pieces: Sequence[Piece | None]
+) -> list[Member | None]:
+    """Elementwise calls of one shape; of large arrays those that share a value."""
+    found: list[Member | None] = []
+    for call, piece in zip(narrow, pieces, strict=True):
+        if piece is None:
+            found.append(None)
             continue
-        # Of units that need each other one needs fewer.
-        wanted = [u for u in range(len(units)) if missing >> u & 1]
-        for u in sorted(wanted, key=lambda u: (units[u].needs.bit_count(), units[u].calls[-1])):
-            done |= 1 << u
-            yield units[u]
+        facts = listing.values[call.made[0]]
+        small, mine = size_of(facts) * 8 <= SMALL, {*reads(call), call.made[0]}
+
+        def fits(unit: Unit, small: bool = small, mine: set[int] = mine) -> bool:
+            return small or not mine.isdisjoint(unit.values)
+
+        found.append(Member(facts.shape, piece.dtype, {*reads(call)}, call.made[0], fits))
+    return found
 
 
 def _joined(
-    listing: Listing, pieces: Sequence[Piece | None], unit: _Unit, lasting: set[int], relaxed: bool
+    listing: Listing, pieces: Sequence[Piece | None], unit: Unit, relaxed: bool
 ) -> Call:
     """The one call of a unit."""
     inside = {*unit.calls}
@@ -189,17 +124,10 @@ def _joined(
     last = listing.calls[unit.calls[-1]]
     shape = listing.values[last.made[0]].shape
     dtype = unit.dtype or np.dtype(np.float32)
-    kept = [_is_internal(n, listing, lasting) for n in outputs]
     name = f"fused_{len(unit.calls)}"
-    function = fused_function(graph, shape, dtype, names, layouts, name, kept)
+    function = fused_function(graph, shape, dtype, names, layouts, name)
     return Call(name, function, args, {}, tuple(outputs), len(outputs) > 1, frozenset(),
                 last.device, last.where)
-
-
-def _is_internal(number: int, listing: Listing, lasting: set[int]) -> bool:
-    """Whether a value's memory may be that of the last replay: no one has it, and no call writes
-    into it or could keep it."""
-    return False
 
 
 def _take_over(listing: Listing) -> None:
