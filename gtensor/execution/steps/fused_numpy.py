@@ -17,13 +17,13 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.execution.steps.pieces import Composed
 from gtensor.execution.steps.recorder import Constant
-from gtensor.ops.define.cpu_tiles import cut
+from gtensor.ops.define.cpu_tiles import cut, sign_into
 from gtensor.ops.define.formula_numpy import _NAMES, Text
 from gtensor.ops.define.path_builders import tiles
 from gtensor.system.written_code import written
 
 SMALL = 1 << 16  # bytes of an array up to which it is one tile
-_CACHED = 1 << 19  # bytes of the tiles of all arrays that stay in the cache together
+CACHED = 1 << 20  # bytes of the tiles of all arrays that stay in the cache together
 _LEAST = 2048  # elements of a tile
 
 
@@ -54,7 +54,7 @@ def _body(
     made: Composed, outputs: Sequence[str], dtype: np.dtype
 ) -> tuple[Text, dict[str, Any], list[str]]:
     text = Text(made.roots, tuple(outputs))
-    scope: dict[str, Any] = {**_NAMES, "dtype": dtype}
+    scope: dict[str, Any] = {**_NAMES, "sign": sign_into, "dtype": dtype}
     scope |= {name: given.array for name, given in made.inputs.items()
               if isinstance(given, Constant)}
     _compute_numbers(text, scope)
@@ -112,7 +112,7 @@ def _in_tiles(
     size = math.prod(shape)
     tile = tile_of(made, arrays, [f"o{k}" for k in range(len(types))], dtype, name)
     full = [given == shape for given, _ in layouts]
-    step = _CACHED // dtype.itemsize // max(1, tile.floats + len(types) + sum(full))
+    step = CACHED // dtype.itemsize // max(1, tile.floats + len(types) + sum(full))
     step = max(_LEAST, 1 << step.bit_length() - 1)
     flat = all(dense if whole else math.prod(given) == 1
                for (given, dense), whole in zip(layouts, full, strict=True))

@@ -27,13 +27,15 @@ from gtensor.execution.steps.passes import (
 )
 from gtensor.execution.steps.pieces import Piece, composed, piece_of
 from gtensor.execution.steps.recorder import Call, Constant, Value
+from gtensor.execution.steps.rows import row_calls
 
 
 def fuse_pieces(listing: Listing, relaxed: bool = False) -> None:
     """Make one call of elementwise calls, where that leaves every call with what it needs."""
-    narrow = _narrow(listing)
-    pieces = [None if isinstance(call, Call) and values_written(call)
-              else piece_of(call, listing) for call in narrow]
+    narrow, pieces = _narrow_pieces(listing)
+    listing.calls[:], changed = row_calls(listing, narrow, pieces)
+    if changed:
+        narrow, pieces = _narrow_pieces(listing)
     needs = dependences(listing, pieces)
     units = grouped(pieces_as_members(listing, narrow, pieces), needs)
     calls: list[Any] = []
@@ -51,6 +53,12 @@ def fuse_pieces(listing: Listing, relaxed: bool = False) -> None:
     listing.calls[:] = calls
     drop_dead(listing)
     _take_over(listing)
+
+
+def _narrow_pieces(listing: Listing) -> tuple[list[Any], list[Piece | None]]:
+    narrow = _narrow(listing)
+    return narrow, [None if isinstance(call, Call) and values_written(call)
+                    else piece_of(call, listing) for call in narrow]
 
 
 def _narrow(listing: Listing) -> list[Any]:

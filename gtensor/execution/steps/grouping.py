@@ -32,6 +32,7 @@ class Member(NamedTuple):
     makes: int
     fits: Callable[[Unit], bool]
     facts: Any = None
+    begins: bool = True  # whether it may be the first of a unit
 
 
 def grouped(members: Sequence[Member | None], needs: Sequence[set[int]]) -> list[Unit]:
@@ -55,7 +56,7 @@ def grouped(members: Sequence[Member | None], needs: Sequence[set[int]]) -> list
             for b in before:
                 bits |= units[b].needs | 1 << b
             units.append(Unit([i], bits))
-            if member is not None:
+            if member is not None and member.begins:
                 open_[member.kind] = [*open_[member.kind][1 - _OPEN:], found]
         else:
             units[found].calls.append(i)

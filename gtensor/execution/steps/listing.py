@@ -45,7 +45,9 @@ class Listing:
 
     def contiguous(self, number: int) -> bool:
         """Whether a value lies densely in memory, its last axis innermost."""
-        return self.strides[number] == dense(self.values[number])
+        facts = self.values[number]
+        return all(size == 1 or stride == wanted for size, stride, wanted in zip(
+            facts.shape, self.strides[number], dense(facts), strict=True))
 
 
     def span(self, number: int) -> tuple[int, int]:

@@ -157,7 +157,7 @@ def values_written(call: Call) -> list[int]:
 def only_results(call: Call) -> bool:
     """Whether a call is known to write nothing but its results."""
     function = call.function
-    if function in (host().ones, host().empty):
+    if function in (host().ones, host().empty) or call.name.startswith("fused_"):
         return True
     while isinstance(function, partial):
         function = function.func

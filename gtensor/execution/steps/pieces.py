@@ -252,8 +252,8 @@ def composed(
     fixed: dict[Constant, str] = {}
     quiet = True
 
-    def leaf_of(given: Value | Constant, boolean: bool) -> Node:
-        if isinstance(given, Constant) and relaxed:
+    def leaf_of(given: Value | Constant, boolean: bool, single: bool) -> Node:
+        if isinstance(given, Constant) and (relaxed or single):
             return trace.leaf("constant", float(given.array))
         if isinstance(given, Constant):
             name = fixed.setdefault(given, f"c{len(fixed)}")
@@ -268,9 +268,12 @@ def composed(
 
     for number, piece in pieces:
         quiet &= piece.quiet
+        # One function of an array and a number; of numbers alone more would be computed in double.
+        single = not any(a.children for a in piece.root.args) and any(
+            isinstance(given, Value) for given in piece.inputs.values())
 
-        def leaf(node: Node, inputs: Any = piece.inputs) -> Node:
-            return leaf_of(inputs[node.args[0]], node.boolean)
+        def leaf(node: Node, inputs: Any = piece.inputs, single: bool = single) -> Node:
+            return leaf_of(inputs[node.args[0]], node.boolean, single)
 
         (found[number],) = (_simplified if relaxed else copied)((piece.root,), trace, leaf)
     return Composed(tuple([found[n] for n in outputs]), names, quiet)
