@@ -91,20 +91,26 @@ def program(seed: int, shapes: list[tuple[int, ...]], steps: int) -> tuple[Calla
     return function, arguments
 
 
-def compared(function: Any, arguments: Any, fuse: bool | str) -> tuple[Any, list[str]]:
+def compared(
+    function: Any, arguments: Any, fuse: bool | str, draws: int = 4
+) -> tuple[Any, list[str]]:
     """The captured function, and what in its replays differs from eager calls."""
     with np.errstate(all="ignore"):
-        return _compared(function, arguments, fuse)
+        return _compared(function, arguments, fuse, draws)
 
 
-def _compared(function: Any, arguments: Any, fuse: bool | str) -> tuple[Any, list[str]]:
+def _compared(
+    function: Any, arguments: Any, fuse: bool | str, draws: int
+) -> tuple[Any, list[str]]:
     step = gt.capture(function, fuse=fuse)
     wrong: list[str] = []
-    for draw in range(4):
-        given = arguments(draw)
-        found = step(*given)
-        same = arguments(draw)
-        wanted = function(*same)
+    given, same = arguments(0), arguments(0)
+    data = [arguments(draw) for draw in range(draws)]  # new leaves have a step recorded anew
+    for draw in range(draws):
+        for mine in (given, same):
+            for x, new in zip(mine, data[draw], strict=True):
+                x.detach()[...] = new.detach()
+        found, wanted = step(*given), function(*same)
         if isinstance(found, gt.Tensor):
             found, wanted = [found], [wanted]
         for i, (x, y) in enumerate(zip(found, wanted, strict=True)):
@@ -114,6 +120,7 @@ def _compared(function: Any, arguments: Any, fuse: bool | str) -> tuple[Any, lis
             if (x.grad is None) is not (y.grad is None) or (
                     x.grad is not None and bits(x.grad) != bits(y.grad)):
                 wrong.append(f"draw {draw}: gradient {i}")
+    assert f"{draws - 2} replays" in step.report(), step.report()
     return step, wrong
 
 
@@ -192,25 +199,21 @@ def chain(x: gt.Tensor) -> gt.Tensor:
 
 def test_a_chain_is_one_call() -> None:
     step = gt.capture(chain)
+    x = gt.ones((64,), requires_grad=True)
     for _ in range(3):
-        step(gt.ones((64,)).requires_grad_())
+        step(x)
     assert step.text().count("fused") == 1
     assert "multiply" not in step.text()
 
 
 def test_a_write_follows_what_read_the_memory_before() -> None:
     """The product reads the buffer before it is written, also where its group runs after that."""
-    def function(x: gt.Tensor) -> gt.Tensor:
+    def function(x: gt.Tensor, buffer: gt.Tensor) -> gt.Tensor:
         product = x * buffer
         buffer[...] = x
         return gt.exp(product) - x * buffer
 
-    def arguments(draw: int) -> list[gt.Tensor]:
-        buffer[...] = 2.0
-        return [gt.full((5,), 1.5 + draw)]
-
-    buffer = gt.ones((5,))
-    _, wrong = compared(function, arguments, True)
+    _, wrong = compared(function, lambda draw: [gt.full((5,), 1.5 + draw), gt.full((5,), 2.0)], True)
     assert not wrong
 
 
@@ -237,14 +240,16 @@ def test_results_are_new_each_time() -> None:
         return y
 
     step, kept = gt.capture(function), []
+    x = gt.zeros((4,), requires_grad=True)
     for draw in range(5):
-        x = gt.full((4,), float(draw)).requires_grad_()
-        y = step(x)
-        kept.append((draw, y, x.grad))
-    for draw, y, grad in kept:
-        x = gt.full((4,), float(draw)).requires_grad_()
+        x.detach()[...] = float(draw)
+        kept.append((step(x), x.grad))
+    assert "3 replays" in step.report()
+    for draw, (y, grad) in enumerate(kept):
+        x.detach()[...] = float(draw)
         assert bits(function(x)) == bits(y)
         assert grad is not None
+        assert x.grad is not None
         assert bits(grad) == bits(x.grad)
 
 
@@ -259,3 +264,79 @@ def test_relaxed_fusing_folds_numbers() -> None:
     assert bits(one) == bits(function(x))
     assert bits(other) != bits(one)
     np.testing.assert_allclose(other.numpy(), one.numpy(), rtol=1e-6)
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def rows_program(seed: int) -> tuple[Any, Any]:
+    """A random function of large arrays, their rows' reductions, and sums of all."""
+    rng = np.random.default_rng(seed)
+    lead, width = [((140,), 140), ((300,), 257), ((9000,), 3), ((7, 60), 130)][seed % 4]
+    dtype = "float64" if seed % 5 == 4 else "float32"
+    kinds = [(*lead, width), (*lead, width), (width,), (*lead, 1), lead, ()]
+    plan = [(rng.choice(["one", "two", "two", "two", "reduce", "reduce", "column", "total"]),
+             rng.integers(1 << 30, size=4)) for _ in range(16)]
+
+    def function(*given: gt.Tensor) -> Any:
+        given[0].grad = given[3].grad = None
+        known, found = [*given], []
+        for kind, r in plan:
+            x, y = known[-1 - r[0] % 5], known[r[1] % len(known)]
+            if kind == "one":
+                x = [gt.exp, gt.abs, gt.nn.functional.gelu, gt.sign, gt.square][r[2] % 5](x * 0.25)
+            elif kind == "two" and (x.shape == y.shape or x.ndim == len(lead) + 1):
+                x = [gt.add, gt.subtract, gt.multiply, gt.maximum][r[2] % 4](x, y) if (
+                    y.shape != lead or lead == (140,) or x.shape == lead) else x + y[..., None]
+            elif kind == "reduce" and x.shape == (*lead, width):
+                name = ["sum", "max", "mean", "min"][r[2] % 4]
+                x = getattr(x, name)(axis=-1, keepdims=bool(r[3] % 2))
+            elif kind == "column" and x.shape == lead:
+                x = x.reshape((*lead, 1))
+            elif kind == "total":
+                found.append([x.sum, x.mean][r[2] % 2]())
+                continue
+            else:
+                continue
+            known.append(x)
+        total = sum([x.mean() for x in known[len(given):]], start=gt.zeros((), dtype=dtype))
+        if total.requires_grad:
+            total.backward()
+        return [*found, total, *known[len(given):][-3::2]]
+
+    def arguments(draw: int) -> list[gt.Tensor]:
+        rng = np.random.default_rng(draw)
+        given = [gt.asarray(np.asarray(rng.standard_normal(shape), dtype)) for shape in kinds]
+        given[0].requires_grad_()
+        given[3].requires_grad_()
+        return given
+
+    return function, arguments
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_on_rows_have_the_same_bits(seed: int) -> None:
+    function, arguments = rows_program(seed)
+    step, wrong = compared(function, arguments, True)
+    assert not wrong, f"{wrong}\n{step.text()}"
+
+
+def test_a_loss_over_rows_is_one_call() -> None:
+    """Cross entropy by hand, with its gradient: one loop, and what is left of single numbers."""
+    def function(z: gt.Tensor, t: gt.Tensor) -> gt.Tensor:
+        z.grad = None
+        shifted = z - z.max(axis=1, keepdims=True)
+        logs = shifted - gt.log(gt.exp(shifted).sum(axis=1, keepdims=True))
+        loss = -(t * logs).sum() / z.shape[0]
+        loss.backward()
+        return loss
+
+    def arguments(draw: int) -> list[gt.Tensor]:
+        rng = np.random.default_rng(draw)
+        z, t = (gt.asarray(rng.standard_normal((333, 130)).astype(np.float32)) for _ in "zt")
+        return [z.requires_grad_(), t]
+
+    step, wrong = compared(function, arguments, True, draws=12)
+    assert not wrong
+    calls = [call for call in step.programs[0].listing.calls if isinstance(call, Call)]
+    assert [call.name.rstrip("0123456789") for call in calls] == ["fused_rows_", "fused_"]

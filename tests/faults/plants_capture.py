@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.execution.steps import fusing, passes, pieces
+from gtensor.execution.steps import fusing, passes, pieces, totals
 
 Context = AbstractContextManager[Any]
 
@@ -21,3 +21,8 @@ def composed_formulas_simplified() -> Context:
 def writes_before_reads() -> Context:
     """a call that writes does not wait for the reads of what was there before"""
     return patch.object(passes, "_reads_since", lambda read, root: set())
+
+
+def sums_parted_anywhere() -> Context:
+    """a sum is that of a third and of the rest"""
+    return patch.object(totals, "_half", lambda size: size // 3)

@@ -406,6 +406,8 @@ FAULTS = [
     Fault("a captured write follows the reads before it", plants_capture.writes_before_reads,
           ByTest("execution.test_fusing",
                  "test_a_write_follows_what_read_the_memory_before")),
+    Fault("a sum of tiles is NumPy's sum", plants_capture.sums_parted_anywhere,
+          ByTest("execution.test_fusing", "test_a_loss_over_rows_is_one_call")),
     # untrusted files and states
     Fault("a size in a file is bounded before it is used", plants_files.header_unbounded,
           ByCheck(checks_files.sizes_are_bounded_before_anything_is_read)),

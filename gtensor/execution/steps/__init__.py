@@ -9,6 +9,9 @@
 | `pieces.py` | elementwise calls as graphs of formulas |
 | `fusing.py` | which of them become one call |
 | `fused_numpy.py` | that call on the CPU |
+| `grouping.py` | groups without a call in between |
+| `rows.py` | calls on the rows of large arrays as one loop |
+| `totals.py` | sums of all that is made tile by tile |
 | `program.py` | a recording as text, which a replay runs |
 | `captured.py` | `capture`: signatures, recordings, programs |
 | `outside.py` | what a function reads from outside |

@@ -45,8 +45,8 @@ def fuse_pieces(listing: Listing, relaxed: bool = False) -> None:
             calls.append(call)
         else:
             call = _joined(listing, pieces, unit, relaxed)
-            if not call.made:
-                continue  # nothing that is used
+            if call is None:
+                continue
             calls.append(call)
             for n in call.made:
                 listing.earlier.pop(n, None)  # type: ignore[arg-type]
@@ -113,8 +113,8 @@ def pieces_as_members(
 
 def _joined(
     listing: Listing, pieces: Sequence[Piece | None], unit: Unit, relaxed: bool
-) -> Call:
-    """The one call of a unit."""
+) -> Call | None:
+    """The one call of a unit; None if nothing else uses what it makes."""
     inside = {*unit.calls}
     made = {listing.calls[i].made[0]: i for i in unit.calls}
     used = {*listing.returned}
@@ -122,6 +122,8 @@ def _joined(
         if i not in inside:
             used.update(reads(call))
     outputs = [n for n in made if n in used]
+    if not outputs:
+        return None
     graph = composed([(n, pieces[i]) for n, i in made.items()],  # type: ignore[misc]
                      outputs, relaxed)
     names = [name for name, given in graph.inputs.items() if isinstance(given, Value)]
@@ -131,7 +133,7 @@ def _joined(
                for f, a in zip(facts, args, strict=True)]
     last = listing.calls[unit.calls[-1]]
     shape = listing.values[last.made[0]].shape
-    dtype = unit.dtype or np.dtype(np.float32)
+    dtype = np.dtype(np.float32) if unit.dtype is None else unit.dtype
     name = f"fused_{len(unit.calls)}"
     function = fused_function(graph, shape, dtype, names, layouts, name)
     return Call(name, function, args, {}, tuple(outputs), len(outputs) > 1, frozenset(),

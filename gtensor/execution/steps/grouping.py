@@ -46,7 +46,7 @@ def grouped(members: Sequence[Member | None], needs: Sequence[set[int]]) -> list
         if member is not None:
             for u in reversed(open_.setdefault(member.kind, [])):
                 unit = units[u]
-                if ((unit.dtype in (None, member.dtype) or member.dtype is None)
+                if (_agree(unit.dtype, member.dtype)
                         and not any(units[b].needs >> u & 1 for b in before if b != u)
                         and member.fits(unit)):
                     found = u
@@ -64,10 +64,17 @@ def grouped(members: Sequence[Member | None], needs: Sequence[set[int]]) -> list
         unit_of.append(found)
         if member is not None:
             unit = units[found]
-            unit.dtype, unit.facts = unit.dtype or member.dtype, unit.facts or member.facts
+            if unit.dtype is None:  # a dtype is false
+                unit.dtype = member.dtype
+            if unit.facts is None:
+                unit.facts = member.facts
             unit.values |= member.reads | {member.makes}
             unit.made.add(member.makes)
     return units
+
+
+def _agree(one: np.dtype | None, other: np.dtype | None) -> bool:
+    return one is None or other is None or one == other  # None is float64 to `==`
 
 
 def _must_follow(units: list[Unit], which: int, before: set[int]) -> None:

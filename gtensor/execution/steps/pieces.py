@@ -73,14 +73,12 @@ def piece_of(call: Any, listing: Listing) -> Piece | None:
             call.device is None or call.device.type != "cpu"):
         return None
     (made,) = call.made
-    if made is None or not listing.contiguous(made):
+    if made is None or not listing.contiguous(made) or 0 in listing.values[made].shape:
         return None
-    result, out = listing.values[made], call.params.get("out")
+    result = listing.values[made]
     params = {key: x for key, x in call.params.items() if key not in ("out", "formula")}
     try:
         inputs = _Inputs(call.args, listing)
-        if out is None and call.asarray and result.shape or 0 in result.shape:
-            return None
         root = _root(call, inputs, params)
         if root is None:
             return None
@@ -122,7 +120,7 @@ class _Inputs:
                 raise _Unknown
             if dtype == np.bool_:
                 self.kinds.append("condition")
-            elif is_floating(dtype) and self.dtype in (None, dtype):
+            elif is_floating(dtype) and (self.dtype is None or self.dtype == dtype):
                 self.dtype = dtype
                 self.kinds.append("array")
             else:
@@ -143,7 +141,8 @@ def _root(call: Call, inputs: _Inputs, params: dict[str, Any]) -> Node | None:
     if name is not None:
         if params:
             raise _Unknown
-        return _Unchanged().call(name, *inputs.leaves(_Unchanged()))
+        trace = _Unchanged()
+        return trace.call(name, *inputs.leaves(trace))
     if "condition" in inputs.kinds:
         raise _Unknown  # a formula takes numbers
     if call.name == "equal_number" and call.function is registry["equal_number"].cpu:

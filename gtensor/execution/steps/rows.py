@@ -21,6 +21,7 @@ from gtensor.execution.steps.listing import Listing, is_floating, reads, size_of
 from gtensor.execution.steps.passes import dependences, is_view
 from gtensor.execution.steps.pieces import Piece, composed
 from gtensor.execution.steps.recorder import Call, Value
+from gtensor.execution.steps.totals import RunningSum, Total, total_of
 from gtensor.ops.define.cpu_tiles import broadcast_directly
 from gtensor.system.written_code import written
 
@@ -30,7 +31,7 @@ _WORTH = 2  # elementwise calls beside a reduction, at least
 
 
 class _Kind(NamedTuple):
-    """What a call is among rows: "full" or "column" by its result, "reduce" or "view"."""
+    """What a call is among rows: "full" or "column" by its result, "reduce", "total" or "view"."""
 
     name: str
     rows: tuple[int, ...]  # the shape of the rows' first axes
@@ -60,8 +61,8 @@ def row_calls(
             continue
         found = True
         rows = _Rows(listing, narrow, pieces, kinds, unit, users)
-        calls += [rows.call(), *rows.views]
-    return calls, found
+        calls += [rows.call(), *rows.after]
+    return (calls, True) if found else (listing.calls, False)
 
 
 def _kinds(
@@ -73,6 +74,11 @@ def _kinds(
     for call, piece, shape in zip(narrow, pieces, reductions, strict=True):
         if shape is not None:
             found.append(_Kind("reduce", shape[:-1], shape[-1]))
+            continue
+        total = total_of(call, listing)
+        if total is not None:
+            *rows, width = listing.values[total.given].shape
+            found.append(_Kind("total", tuple(rows), width) if tuple(rows) in prefixes else None)
             continue
         if piece is None and not is_view(call):
             found.append(None)
@@ -112,17 +118,19 @@ def _member(i: int, kind: _Kind, call: Any, piece: Piece | None, listing: Listin
     values, shape = listing.values, listing.values[call.made[0]].shape
     given = {*reads(call)}
     dtype = piece.dtype if piece is not None else (
-        listing.values[call.made[0]].dtype if kind.name == "reduce" else None)
+        listing.values[call.made[0]].dtype if kind.width is not None else None)
 
     def fits(unit: Unit) -> bool:
         if kind.width is not None and unit.facts not in (None, kind.width):
             return False
-        if given.isdisjoint(unit.values) or kind.name == "view" and given.isdisjoint(unit.made):
+        if given.isdisjoint(unit.values) or kind.name in (
+                "view", "total") and given.isdisjoint(unit.made):
             return False
         return all(_slices(values[n].shape, kind, shape) if n in unit.made
                    else _lies(n, kind, shape, listing) for n in given)
 
-    begins = kind.name != "view" and all(_lies(n, kind, shape, listing) for n in given)
+    begins = kind.name not in ("view", "total") and all(
+        _lies(n, kind, shape, listing) for n in given)
     return Member(kind.rows, dtype, given, call.made[0], fits, kind.width, begins)
 
 
@@ -130,7 +138,7 @@ def _slices(given: tuple[int, ...], kind: _Kind, shape: tuple[int, ...]) -> bool
     """Whether a row of the result needs only that row of a value of the group."""
     if kind.name == "full":
         return given in (shape, (*kind.rows, 1))
-    if kind.name == "reduce":
+    if kind.name in ("reduce", "total"):
         return given == (*kind.rows, kind.width)
     return given in (kind.rows, (*kind.rows, 1)) if kind.name == "view" else given == shape
 
@@ -163,22 +171,35 @@ class _Rows:
         returned = {*listing.returned}
         self.rows = kinds[unit.calls[0]].rows  # type: ignore[union-attr]
         self.width: int = unit.facts
-        self.dtype = unit.dtype or np.dtype(np.float32)
+        self.dtype = np.dtype(np.float32) if unit.dtype is None else unit.dtype
         self.alias: dict[int, int] = {}  # a view's value -> what it shows
-        self.views: list[Any] = []  # those that calls outside use, made after the group
+        self.after: list[Any] = []  # calls of the group that are made after it
+        self.totals: dict[int, Total] = {}  # value -> its sum, taken on the way
         wanted: list[int] = []
         for i in unit.calls:
+            if kinds[i].name == "total":  # type: ignore[union-attr]
+                continue
             (made,) = listing.calls[i].made
             outside = made in returned or bool(users.get(made, set()) - inside)
             if kinds[i].name == "view":  # type: ignore[union-attr]
                 given = narrow[i].args[0].number
                 self.alias[made] = self.alias.get(given, given)
                 if outside:
-                    self.views.append(listing.calls[i])
+                    self.after.append(listing.calls[i])
                     wanted.append(self.alias[made])
             elif outside:
                 wanted.append(made)
         self.outputs = [*dict.fromkeys(n for n in wanted if n in unit.made)]
+        for i in unit.calls:
+            total = total_of(narrow[i], listing)
+            if total is None or kinds[i].name != "total":  # type: ignore[union-attr]
+                continue
+            if total.given in self.outputs or total.given in self.totals:
+                self.after.append(listing.calls[i])
+                self.outputs = [*dict.fromkeys([*self.outputs, total.given])]
+                self.totals.pop(total.given, None)
+            else:
+                self.totals[total.given] = total
 
     def call(self) -> Call:
         """The call of the group."""
@@ -191,8 +212,9 @@ class _Rows:
                 inputs.append(n)
         name = f"fused_rows_{len(self.unit.calls)}"
         function = _looped(self, stages, inputs, name)
-        return Call(name, function, tuple(map(Value, inputs)), {}, tuple(self.outputs),
-                    len(self.outputs) > 1, frozenset(), last.device, last.where)
+        made = (*self.outputs, *[total.made for total in self.totals.values()])
+        return Call(name, function, tuple(map(Value, inputs)), {}, made, len(made) > 1,
+                    frozenset(), last.device, last.where)
 
     def shape_of(self, number: int) -> tuple[int, ...]:
         return self.listing.values[number].shape
@@ -218,7 +240,8 @@ class _Rows:
 
     def _stages(self) -> list[_Stage]:
         """What is done with each tile, in order."""
-        order = [i for i in self.unit.calls if self.kinds[i].name != "view"]  # type: ignore[union-attr]
+        order = [i for i in self.unit.calls
+                 if self.kinds[i].name not in ("view", "total")]  # type: ignore[union-attr]
         makers = {self.listing.calls[i].made[0]: k for k, i in enumerate(order)}
         needs = [{makers[m] for n in reads(self.narrow[i])
                   if (m := self.alias.get(n, n)) in makers} for i in order]
@@ -253,24 +276,24 @@ class _Rows:
     def _elementwise(self, calls: list[int]) -> _Stage:
         made = [self.listing.calls[i].made[0] for i in calls]
         inside = {*calls}
-        used = {*self.outputs}
+        used = {*self.outputs, *self.totals}
         for i in self.unit.calls:
             if i not in inside:
                 used |= {self.alias.get(n, n) for n in reads(self.narrow[i])}
         outputs = [n for n in made if n in used]
-        pieces: list[Any] = [
-            (n, self._renamed(self.pieces[i])) for n, i in zip(made, calls, strict=True)]
+        pieces = [(n, self._renamed(self.pieces[i]))  # type: ignore[arg-type]
+                  for n, i in zip(made, calls, strict=True)]
         graph = composed(pieces, outputs)
         names = [name for name, given in graph.inputs.items() if isinstance(given, Value)]
         given: list[Any] = [graph.inputs[name] for name in names]
         tile = tile_of(graph, names, [f"v{n}" for n in outputs], self.dtype, "rows")
         return _Stage([a.number for a in given], outputs, tile.function, tile)
 
-    def _renamed(self, piece: Any) -> Piece:
+    def _renamed(self, piece: Piece) -> Piece:
         """The piece over what views show."""
         inputs = {name: Value(self.alias.get(a.number, a.number)) if isinstance(a, Value) else a
                   for name, a in piece.inputs.items()}
-        return piece._replace(inputs=inputs)  # type: ignore[no-any-return]
+        return piece._replace(inputs=inputs)
 
 
 class _Stage(NamedTuple):
@@ -307,7 +330,7 @@ def _looped(
     group: _Rows, stages: list[_Stage], inputs: list[int], name: str
 ) -> Callable[..., Any]:
     """The function of the group: a loop over tiles of rows."""
-    outputs, width, dtype = group.outputs, group.width, group.dtype
+    outputs, width, dtype = [*group.outputs, *group.totals], group.width, group.dtype
     values = group.listing.values
     last = {n: k for k, stage in enumerate(stages) for n in (*stage.reads, *stage.makes)}
     buffers, places, lines = _Buffers(), {n: f"v{n}" for n in (*inputs, *outputs)}, []
@@ -337,7 +360,8 @@ def _looped(
     tile = written(f"def tile({', '.join(names)}):\n{''.join(lines)}", scope, "tile", name)
     sliced = [i for i, n in enumerate(inputs) if group.is_full(n) or group.is_column(n)]
     shapes = [group.shape_of(n) for n in inputs]
-    results = [(group.shape_of(n), values[n].dtype) for n in outputs]
+    results: list[Any] = [(group.shape_of(n), values[n].dtype) for n in group.outputs]
+    totals = [*group.totals.values()]
     kinds = [*buffers.kind.values()]
     across = [width if whole else 1 for whole, _ in kinds]
     count = math.prod(group.rows)
@@ -346,6 +370,7 @@ def _looped(
         *[shapes[i] for i in sliced], *[s for s, _ in results]])
     step = max(1, min(count, CACHED // max(1, row_bytes)))
     several = len(outputs) > 1
+    first = len(inputs) + len(results)  # the place of what is summed
     numbers = [np.full((step, width if whole else 1), number) for _, whole, number in full]
 
     def rows(*arrays: Any) -> Any:
@@ -353,18 +378,22 @@ def _looped(
         work = [np.empty((step, n), np.bool_) if mask else
                 host().empty((step, n), dtype, "workspace")
                 for n, (_, mask) in zip(across, kinds, strict=True)]
-        parts = [*arrays, *[None] * len(found), *work, *numbers]
+        sums = [RunningSum(count * width, dtype, step * width) for _ in totals]
+        parts = [*arrays, *[None] * len(outputs), *work, *numbers]
         views = [(i, arrays[i].reshape(count, -1)) for i in sliced]
         views += [(i, out.reshape(count, -1)) for i, out in enumerate(found, len(arrays))]
         with np.errstate():
             broadcast_directly(width)
             for start in range(0, count, step):
-                if start + step > count:
-                    left = count - start
-                    parts[len(arrays) + len(found):] = [a[:left] for a in (*work, *numbers)]
+                left = min(step, count - start)
+                if left < step:
+                    parts[first + len(totals):] = [a[:left] for a in (*work, *numbers)]
                 for i, view in views:
                     parts[i] = view[start:start + step]
+                for i, total in enumerate(sums, first):
+                    parts[i] = total.place((left, width))
                 tile(*parts)
+        found += [x.total(t.shape, t.divisor) for x, t in zip(sums, totals, strict=True)]
         return tuple(found) if several else found[0]
 
     return rows
