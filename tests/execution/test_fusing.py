@@ -213,7 +213,8 @@ def test_a_write_follows_what_read_the_memory_before() -> None:
         buffer[...] = x
         return gt.exp(product) - x * buffer
 
-    _, wrong = compared(function, lambda draw: [gt.full((5,), 1.5 + draw), gt.full((5,), 2.0)], True)
+    _, wrong = compared(
+        function, lambda draw: [gt.full((5,), 1.5 + draw), gt.full((5,), 2.0)], True)
     assert not wrong
 
 

@@ -148,6 +148,8 @@ def _lies(number: int, kind: _Kind, shape: tuple[int, ...], listing: Listing) ->
     given = listing.values[number].shape
     if _slices(given, kind, shape):
         return listing.contiguous(number)
+    if given == kind.rows == shape[-1:]:
+        return False  # a row here may be a column elsewhere
     return kind.name in ("full", "column") and _same_for_all(given, kind, shape)
 
 
@@ -190,14 +192,13 @@ class _Rows:
             elif outside:
                 wanted.append(made)
         self.outputs = [*dict.fromkeys(n for n in wanted if n in unit.made)]
-        for i in unit.calls:
-            total = total_of(narrow[i], listing)
-            if total is None or kinds[i].name != "total":  # type: ignore[union-attr]
-                continue
-            if total.given in self.outputs or total.given in self.totals:
+        totals = [(i, total_of(narrow[i], listing)) for i in unit.calls
+                  if kinds[i].name == "total"]  # type: ignore[union-attr]
+        summed = [total.given for _, total in totals if total is not None]
+        for i, total in totals:
+            if total is None or total.given in self.outputs or summed.count(total.given) > 1:
                 self.after.append(listing.calls[i])
-                self.outputs = [*dict.fromkeys([*self.outputs, total.given])]
-                self.totals.pop(total.given, None)
+                self.outputs = [*dict.fromkeys([*self.outputs, *reads(listing.calls[i])])]
             else:
                 self.totals[total.given] = total
 
