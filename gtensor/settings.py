@@ -61,14 +61,19 @@ class Settings:
         for name in values:
             if name not in FLAGS:
                 raise TypeError(f"unknown setting {name!r}; wanted one of {', '.join(FLAGS)}")
-        restore = in_turn(*[partial(call, self, name, getattr(self, name)) for name in values
-                            for call in (_count, object.__setattr__)])
+        before = {name: getattr(self, name) for name in values}
+        restore = in_turn(*[partial(object.__setattr__, self, name, value)
+                            for name, value in before.items()])
         try:
             for name, value in values.items():
                 setattr(self, name, value)
             yield self
         finally:
-            restore()
+            try:
+                for name, value in before.items():
+                    _count(self, name, value)
+            finally:
+                restore()
             for name in _watchers.keys() & values:
                 _watchers[name](getattr(self, name))
 

@@ -67,6 +67,7 @@ PAGES = (  # in the order of the navigation
     Page("gt.random"),
     Page("gt.testing", ("concepts/definitions.md",)),
     Page("Streams and graphs", ("concepts/streams_and_graphs.md",), ("stream", "Event", "Graph")),
+    Page("Captured steps", ("concepts/captured_steps.md",), ("capture", "CaptureError")),
     Page("gt.settings", ("concepts/settings.md",), ("settings",)),
 )
 SHOWN_ELSEWHERE = ("gtensor.ops",)  # all of its names are gtensor's

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, repeat
 from math import inf
 from numbers import Number
 from operator import is_
@@ -14,12 +16,12 @@ from gtensor.creation.new_tensors import asarray
 from gtensor.engine.handle.context import again, enable_grad, no_grad
 from gtensor.engine.handle.tensor import Tensor, is_like
 from gtensor.engine.run.grouped_writes import Write, write_all
-from gtensor.engine.run.writable import count_write, refuse_unwritable
+from gtensor.engine.run.writable import refuse_unwritable
 from gtensor.engine.tape.op import Op
 from gtensor.nn.module import Module
 from gtensor.ops.define.updates import update_of
 from gtensor.system import structure
-from gtensor.system.bus import bus, phase
+from gtensor.system.bus import bus, here, phase
 from gtensor.system.documents import UNLOADED, Facts, is_number, plain
 from gtensor.system.interrupts import undivided
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.ops.define.formula import Key
-    from gtensor.ops.define.updates import Prepared
 
 Group: TypeAlias = dict[str, Any]  # parameters ("params") and their options
 Parameters: TypeAlias = Iterable[Tensor] | Iterable[Group]
@@ -287,86 +288,62 @@ class Optimizer:
         gradient or the state does not fit its parameter (it was moved or converted since). Nothing
         is changed then.
         """
-        if closure is None:
-            return self._step()
         self._check_members()
-        with enable_grad():
-            loss = closure()
-        self._step()
-        return loss
-
-    @again
-    def _step(self) -> None:
-        self._check_members()
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        if bus.listeners and here.recorder is not None:
+            here.recorder.host(Optimizer.step, (self,), {})  # each replay makes a step
+            return loss
         due = self._due()
         with phase("update", type(self).__name__):
             self._update(due)
+        return loss
 
-    def prepared_step(self) -> Callable[[], None]:
-        """`step` for the parameters that have a gradient now, checked once, for captured steps.
+    def prepared_step(self) -> Callable[[], object]:
+        """`step` for the parameters that have a gradient now, which are checked once.
 
-        It is made on the CPU; where it does not fit any more, it is `step`.
+        For replays of captured steps. Where it does not fit any more, and on CUDA, it is `step`.
         """
-        due = self._due()
-        epoch = structure.epoch
-        writes: list[tuple[Prepared, list[Slot], list[Any], list[int], list[int]]] = []
-        for _, members in self._together(due).items():
-            slots, leaves = [slot for slot, _, _ in members], [leaf for _, leaf, _ in members]
-            numbers = [*dict.fromkeys([number for _, _, number in members])]
+        together = self._due()
+        writes = []
+        for members in together.values():
+            slots, leaves, numbers = zip(*members, strict=True)
             state = [*chain(*zip(*[slot.state for slot in slots], strict=True))]
-            prepared = leaves[0].device.type == "cpu" and update_of(self.update).prepare(
-                [slot.parameter._array for slot in slots], [x.grad._array for x in leaves], state)
-            if not prepared:
-                return self._step
-            rows = [numbers.index(number) for _, _, number in members]
-            writes.append((prepared, slots, leaves, numbers, rows))
-        others = [slot.parameter._node for slots in self._slots for slot in slots
-                  if all(slot is not one for one, _, _ in due)]
-        known, checked_group = self._known, self.checked_group
-        used = sorted({number for _, _, number in due})
+            own = [*dict.fromkeys(numbers)]
+            prepared = update_of(self.update).prepare(
+                [slot.parameter for slot in slots], [leaf.grad for leaf in leaves], state)
+            if prepared is None:
+                return self.step
+            writes.append((prepared, slots, leaves, own, [own.index(n) for n in numbers]))
+        with_gradient = {slot for _, slots, *_ in writes for slot in slots}
+        others = [slot for slots in self._slots for slot in slots if slot not in with_gradient]
 
-        def run() -> None:
-            gradients = []
-            for _, slots, leaves, _, _ in writes:
-                for slot, leaf in zip(slots, leaves, strict=True):
-                    grad = leaf.grad
-                    if grad is None or not grad._array.flags.c_contiguous or (
-                            slot.parameter._version != slot.parameter._storage.version):
-                        return self._step()
-                    gradients.append(grad._array)
-            if structure.epoch != epoch or bus.listeners or any(
-                    leaf is not None and leaf.grad is not None for leaf in others):
-                return self._step()
-            for number in used:
-                checked_group(number)
+        def run() -> object:
+            if bus.listeners or any(slot.parameter.grad is not None for slot in others):
+                return self.step()
+            given = []
+            for prepared, _, leaves, *_ in writes:
+                gradients = [leaf.grad for leaf in leaves]
+                if not prepared.serves(gradients):
+                    return self.step()
+                given.append(gradients)
+            options = [[self.checked_group(n).params for n in numbers]
+                       for _, _, _, numbers, _ in writes]
             with undivided():
-                start = 0
-                for prepared, slots, _, numbers, rows in writes:
-                    steps = [slot.step + 1 for slot in slots]
-                    try:
-                        prepared.write(gradients[start:start + len(slots)],
-                                       [known[n].params for n in numbers], rows, steps)
-                    finally:
-                        for slot in slots:
-                            count_write(slot.parameter)
+                for (prepared, slots, _, _, rows), gradients, params in zip(
+                        writes, given, options, strict=True):
+                    prepared.write(gradients, params, rows, [slot.step + 1 for slot in slots])
                     for slot in slots:
                         slot.step += 1
-                    start += len(slots)
+            return None
 
         return run
 
-    def _together(self, due: list[_Due]) -> dict[Any, list[_Due]]:
-        """The parameters of each call of the update: they differ in numbers only."""
-        together: dict[Any, list[_Due]] = {}
-        for entry in due:
-            slot, leaf, number = entry
-            together.setdefault((leaf.device, leaf.dtype, len(slot.state),
-                                 self._known[number].flags), []).append(entry)
-        return together
-
-    def _due(self) -> list[_Due]:
-        """The parameters that have a gradient, everything checked."""
-        due: list[_Due] = []
+    def _due(self) -> dict[Any, list[_Due]]:
+        """The parameters that have a gradient, everything checked, by call of the update."""
+        due: dict[Any, list[_Due]] = {}
         for number, slots in enumerate(self._slots):
             known = self.checked_group(number)
             for slot in slots:
@@ -376,14 +353,16 @@ class Optimizer:
                 if slot.checked != (leaf.seq, known.states) or not is_like(leaf.grad, leaf):
                     self._check(slot, leaf.grad, known.states)
                     slot.checked = leaf.seq, known.states
-                due.append((slot, leaf, number))
+                # in one call they differ in numbers only
+                due.setdefault((leaf.device, leaf.dtype, len(slot.state), known.flags), []).append(
+                    (slot, leaf, number))
         return due
 
-    def _update(self, due: list[_Due]) -> None:
+    def _update(self, due: dict[Any, list[_Due]]) -> None:
         """One call of the update for all parameters that differ in numbers only."""
         writes: list[Write] = []
         stepped: list[Slot] = []  # those that CUDA does not count
-        for (device, *_), members in self._together(due).items():
+        for (device, *_), members in due.items():
             slots, parameters, grads, steps = [], [], [], []
             for slot, leaf, _ in members:  # one loop: a comprehension is a call
                 slots.append(slot)
@@ -617,7 +596,18 @@ class _Refresh:
                 counters.uploaded = numbers
 
 
-Optimizer._step.__wrapped__.prepare = Optimizer.prepared_step  # type: ignore[attr-defined]  # of replays
+def _prepared_drop(optimizer: Optimizer, set_to_none: bool = True) -> Callable[[], object]:
+    """`zero_grad` for replays."""
+    if not set_to_none:
+        return partial(optimizer.zero_grad, False)
+    leaves = [slot.parameter._node for slots in optimizer._slots for slot in slots]
+    return lambda: deque(map(setattr, leaves, repeat("grad"), repeat(None)), 0)
+
+
+step: Any = Optimizer.step
+step.again, step.prepare = "", Optimizer.prepared_step  # how replays make it
+drop: Any = Optimizer.zero_grad
+drop.__wrapped__.prepare = _prepared_drop
 
 
 def _plain(options: Params) -> Params:

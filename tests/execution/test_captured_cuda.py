@@ -12,6 +12,7 @@ import gtensor as gt
 from execution.networks import NETWORKS, batches
 from execution.programs import EQUAL, REFUSED
 from execution.test_captured import CALLS, numbers
+from gtensor import hostcuda
 
 pytestmark = pytest.mark.gpu
 
@@ -86,3 +87,41 @@ def test_results_are_new_tensors():
         step = gt.capture(lambda x: (x * 2, x + 1))
         found = [step(numbers(i)) for i in range(5)]
     assert [(a.tolist()[0], b.tolist()[0]) for a, b in found] == [(2 * i, i + 1) for i in range(5)]
+
+
+@pytest.mark.host_cuda
+def test_a_replay_is_one_launch_a_copy_for_each_argument_and_one_for_each_result():
+    with gt.device("cuda"):
+        step = gt.capture(lambda x, y: ((x * y).sum(), x + 1))
+        shared = gt.capture(step.function, outputs="shared")
+        for i in range(3):
+            step(numbers(i), numbers(1)), shared(numbers(i), numbers(1))
+        given = numbers(5), numbers(6)
+        for captured, results in ((step, 2), (shared, 0)):
+            hostcuda.reset_counters()
+            found = captured(*given)
+            work = hostcuda.counters()
+            assert work.other == {"launch graph": 1} and not work.synchronizations
+            assert work.copies == {"device to device": 2 + results}
+            assert [x.tolist() for x in found] == [200.0, [6, 7, 8, 9]]
+        inputs = shared.programs[0].inputs
+        for place, x in zip(inputs, given, strict=True):
+            place[...] = x
+        hostcuda.reset_counters()
+        again = shared(*inputs)
+        assert not hostcuda.counters().copies and again[0].item() == 200.0
+
+
+@pytest.mark.host_cuda
+def test_a_graph_has_no_more_launches_than_the_step():
+    make = next(make for make in NETWORKS if make.__name__ == "gpt")
+    training = make("cuda")
+    step, data = gt.capture(training.step), batches(make, "cuda", 5)
+    counts = []
+    for _ in range(4):
+        batch = next(data)
+        hostcuda.reset_counters()
+        kept = step(*batch)
+        counts.append(hostcuda.counters().launches)
+    assert counts[3] - 3 <= counts[1], "but for two arguments and a result"
+    del kept

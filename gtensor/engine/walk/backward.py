@@ -238,10 +238,8 @@ def _commit(
             for node, grad in zip(kept, grads, strict=True):
                 if grad is None:
                     continue
-                if node.retain and isinstance(node.retain, Node):
-                    node = node.retain
-                if recorded_walk:
-                    # a recorded gradient may be shared: with the seed, or between two leaves
+                node = node.retain if isinstance(node.retain, Node) else node
+                if recorded_walk:  # its gradient may be the seed's, or that of two leaves
                     grad = (recorded.clone(grad) if node.grad is None
                             else recorded.add(grad, node.grad))
                 elif node.grad is not None:

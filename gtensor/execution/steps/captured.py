@@ -7,19 +7,16 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-import numpy as np
-
-from gtensor.backend import default_device, get_default_dtype
-from gtensor.engine.handle.context import STATE, casting, current_casts, grad_enabled
+from gtensor.engine.handle.context import STATE, casting, current_casts
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import Traced
-from gtensor.engine.tape.record import Record
 from gtensor.execution.steps.comparing import difference
 from gtensor.execution.steps.program import Moved, NoGraph, Program
-from gtensor.execution.steps.recorder import Recorder
+from gtensor.execution.steps.recorder import CaptureError, Recorder
 from gtensor.execution.steps.results import Results
+from gtensor.execution.steps.signature import changed, described, same_call, signature
 from gtensor.func.trees import leaves
 from gtensor.system import structure
 from gtensor.system.bus import Registered, bus, here
@@ -31,66 +28,75 @@ _FEW = 3  # recordings of a signature, two of which in a row must be equal
 _MANY = 16  # signatures, of which a warning tells
 
 
-class CaptureError(RuntimeError):
-    """A step cannot be captured.
-
-    If it has run, as it always would, `result` is what it returned; else it is None.
-    """
-
-    result: Any = None
-
-
 class Captured(Generic[P, R]):
     """A function of tensors whose calls are replayed; made by `capture`, which has the rules."""
 
-    def __init__(self, function: Callable[P, R], fuse: bool | str, check: int) -> None:
+    def __init__(
+        self, function: Callable[P, R], fuse: bool | str, check: int, shared: bool
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self._fuse, self._check = fuse, check
+        self._fuse, self._check, self._shared = fuse, check, shared
         self._lock = threading.RLock()
         self._signatures: dict[Hashable, _Signature] = {}
         self._outside: Any = None
         self._eager = False
+        self._last: _Last | None = None  # the signature of the last call
         self._graphs: Any = None  # what the graphs of CUDA devices share
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._eager or here.recorder is not None or STATE.levels or STATE.differentiated:
+        if here.recorder is not None or STATE.levels or STATE.differentiated or self._eager:
             return self.function(*args, **kwargs)  # a part of another step, or of a transform
+        last = self._last
+        with self._lock:
+            if last is not None and not kwargs and last.same(args):
+                return self._call(last.known, args, args, kwargs)
         found = leaves((args, kwargs))
         tensors = [x for _, x in found if isinstance(x, Tensor)]
         if any(isinstance(x, Traced) for x in tensors):
             return self.function(*args, **kwargs)
-        key = _key(self, found)
+        key = signature(_name(self.function), found)
         with self._lock:
             known = self._signatures.get(key)
             if known is None:
                 known = self._signatures[key] = _Signature()
                 self._warn_of_many()
-            program = known.program(self._state())
-            if program is not None:
-                known.replays += 1
-                if not self._check or known.replays % self._check:
-                    try:
-                        return program.replay(tensors)
-                    except NoGraph as error:
-                        warnings.warn(f"{_name(self.function)} cannot be one graph: {error}; its "
-                                      "replays launch each kernel by itself", stacklevel=2)
-                        plain = Program(program.recording, program.results, program.state,
-                                        self._fuse)
-                        known.programs[known.programs.index(program)] = plain
-                        return plain.replay(tensors)
-                    except Moved:
-                        known.programs.remove(program)
-                        program = None
+            same = None if kwargs else same_call(args)
+            self._last = None if same is None else _Last(same, known)
+            return self._call(known, tensors, args, kwargs)
+
+    def _call(
+        self, known: _Signature, tensors: Sequence[Tensor], args: Any, kwargs: Any
+    ) -> Any:
+        """Replay the program of a signature; run and record the function where there is none."""
+        state = self._state()
+        program = known.programs[0] if known.programs else None
+        if program is not None and program.state != state:
+            program = known.program(state)
+        if program is None:
+            return self._record(known, None, tensors, args, kwargs)
+        known.replays += 1
+        if self._check and not known.replays % self._check:
             return self._record(known, program, tensors, args, kwargs)
+        try:
+            return program.replay(tensors)
+        except NoGraph as error:
+            warnings.warn(f"{_name(self.function)} cannot be one graph: {error}; its replays "
+                          "launch each kernel by itself", stacklevel=3)
+            plain = Program(program.recording, program.results, program.state, self._fuse)
+            known.programs[known.programs.index(program)] = plain
+            return plain.replay(tensors)
+        except Moved:
+            known.programs.remove(program)
+            return self._record(known, None, tensors, args, kwargs)
 
     def _state(self) -> Hashable:
         """What programs take for granted."""
         return structure.epoch
 
     def _record(
-        self, known: _Signature, program: Program | None, tensors: list[Tensor], args: Any,
-        kwargs: Any,
+        self, known: _Signature, program: Program | None, tensors: Sequence[Tensor],
+        args: Any, kwargs: Any,
     ) -> Any:
         """Run the function as always, record it, and compare it with a program, or with others."""
         recorder, casts = Recorder(tensors), current_casts()
@@ -126,7 +132,8 @@ class Captured(Generic[P, R]):
             device = graphable(recorder)
             if device is not None:
                 self._graphs = self._graphs or Graphs()
-                return Graphed(recorder, results, state, self._fuse, device, self._graphs)
+                return Graphed(recorder, results, state, self._fuse, device, self._graphs,
+                               self._shared)
         return Program(recorder, results, state, self._fuse)
 
     def _warn_of_many(self) -> None:
@@ -134,7 +141,7 @@ class Captured(Generic[P, R]):
             *_, before, last = self._signatures
             warnings.warn(
                 f"{_name(self.function)} was called with {_MANY} signatures, each of which is "
-                f"recorded; the last one differs from the one before in {_changed(before, last)}: "
+                f"recorded; the last one differs from the one before in {changed(before, last)}: "
                 "give numbers that change as tensors, and batches one shape", stacklevel=3)
 
     # -- what is known ----------------------------------------------------------------------------
@@ -152,7 +159,7 @@ class Captured(Generic[P, R]):
         """A line per program: calls, replays, and what it takes."""
         lines = [f"{_name(self.function)}: {len(self._signatures)} signatures"]
         for key, known in self._signatures.items():
-            lines.append(f"  {_described(key)}: {known.replays} replays")
+            lines.append(f"  {described(key)}: {known.replays} replays")
             lines += [f"    {program.report()}" for program in known.programs]
             if known.recordings:
                 lines.append(f"    recorded {len(known.recordings)} of 2 times")
@@ -162,6 +169,7 @@ class Captured(Generic[P, R]):
         """Forget all programs."""
         with self._lock:
             self._signatures.clear()
+            self._last = None
 
     @contextmanager
     def eager(self) -> Iterator[None]:
@@ -182,9 +190,11 @@ class _Signature:
         self.replays = 0
 
     def program(self, state: Hashable) -> Program | None:
-        """The program for a state."""
+        """The program for a state, which is the first one from then on."""
         for program in self.programs:
             if program.state == state:
+                self.programs.remove(program)
+                self.programs.insert(0, program)
                 return program
         return None
 
@@ -208,6 +218,13 @@ class _Signature:
         return reason if len(self.recordings) == _FEW else None
 
 
+class _Last(NamedTuple):
+    """Whether a call has the signature of an earlier one, and what is known of that."""
+
+    same: Callable[[tuple[Any, ...]], bool]
+    known: _Signature
+
+
 def _stop(listener: Registered) -> None:
     bus.remove(listener)
     here.recorder = None
@@ -217,66 +234,21 @@ def _name(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
-def _key(captured: Captured[..., Any], found: Sequence[tuple[str, Any]]) -> Hashable:
-    """What a program is made for: facts of tensors, values of others, modes."""
-    casts = current_casts()
-    key: list[Any] = [(grad_enabled(), default_device(), get_default_dtype(),
-                       None if casts is None else casts.dtype)]
-    owners: dict[int, int] = {}
-    for path, x in found:
-        if isinstance(x, Tensor):
-            array, node = x._array, x._node
-            if isinstance(node, Record):
-                raise CaptureError(f"{_name(captured.function)} is captured and was given a tensor "
-                                   f"with a history as argument {path}; wanted one without: "
-                                   "detach() it")
-            base = array.base
-            own = id(base if type(base) is type(array) else array)
-            key.append((path, array.shape, array.dtype, array.strides, x._device,
-                        node is not None, owners.setdefault(own, len(owners))))
-        elif isinstance(x, np.ndarray):
-            raise CaptureError(f"{_name(captured.function)} is captured and was given an array of "
-                               f"NumPy's as argument {path}; wanted a tensor: gt.asarray() makes "
-                               "one over its memory")
-        else:
-            key.append((path, type(x), x))
-    made = tuple(key)
-    try:
-        hash(made)
-    except TypeError:
-        raise CaptureError(f"{_name(captured.function)} is captured and was given a value that has "
-                           "no hash among its arguments; wanted tensors, numbers, strings and "
-                           "objects, also in lists and dicts") from None
-    return made
-
-
-def _described(key: Any) -> str:
-    """A signature in words."""
-    return ", ".join(f"{path} {shape}" if len(rest) > 1 else f"{path} = {rest[0]!r}"
-                     for path, shape, *rest in key[1:])
-
-
-def _changed(before: Any, last: Any) -> str:
-    """The first thing in which two signatures differ."""
-    for one, other in zip(before, last, strict=False):
-        if one != other:
-            return f"argument {other[0]}: {one[1:]} and {other[1:]}"
-    return "the number of arguments"
-
-
 @overload
 def capture(
-    function: Callable[P, R], fuse: bool | str = True, check: int = 0
+    function: Callable[P, R], fuse: bool | str = True, check: int = 0, outputs: str = "new"
 ) -> Captured[P, R]: ...
 
 
 @overload
 def capture(
-    function: None = None, fuse: bool | str = True, check: int = 0
+    function: None = None, fuse: bool | str = True, check: int = 0, outputs: str = "new"
 ) -> Callable[[Callable[P, R]], Captured[P, R]]: ...
 
 
-def capture(function: Any = None, fuse: bool | str = True, check: int = 0) -> Any:
+def capture(
+    function: Any = None, fuse: bool | str = True, check: int = 0, outputs: str = "new"
+) -> Any:
     """A step that runs twice as it is, is recorded and compared meanwhile, and then is replayed.
 
         @gt.capture
@@ -304,6 +276,8 @@ def capture(function: Any = None, fuse: bool | str = True, check: int = 0) -> An
             the last bits.
         check: every so many calls the step runs as it is and is compared with its program; 0 is
             never.
+        outputs: "new": results are new tensors. "shared": on CUDA they are the graph's own, which
+            the next replay writes over; nothing is allocated or copied for them.
 
     `step.programs`, `step.text()` and `step.report()` tell what is known, `step.clear()` forgets
     it, and within `with step.eager():` calls run the function itself. Calls of several threads take
@@ -312,15 +286,17 @@ def capture(function: Any = None, fuse: bool | str = True, check: int = 0) -> An
     Source: the recording at the level of calls is that of CUDA graphs and of `torch.cuda.graphs`;
     comparing two recordings is our own.
 
-    Raises TypeError for a `function` that cannot be called, ValueError for another `fuse` or a
-    negative `check`.
+    Raises TypeError for a `function` that cannot be called, ValueError for another `fuse` or
+    `outputs` and for a negative `check`.
     """
     if function is None:
-        return functools.partial(capture, fuse=fuse, check=check)
+        return functools.partial(capture, fuse=fuse, check=check, outputs=outputs)
     if not callable(function):
         raise TypeError(f"capture was given {type(function).__name__}; wanted a function")
     if fuse not in (True, False, "relaxed"):
         raise ValueError(f"capture was given fuse={fuse!r}; wanted True, False or 'relaxed'")
     if not isinstance(check, int) or check < 0:
         raise ValueError(f"capture was given check={check!r}; wanted a whole number of 0 or more")
-    return Captured(function, fuse, check)
+    if outputs not in ("new", "shared"):
+        raise ValueError(f"capture was given outputs={outputs!r}; wanted 'new' or 'shared'")
+    return Captured(function, fuse, check, outputs == "shared")

@@ -70,13 +70,17 @@ def graphable(recording: Recorder) -> Device | None:
 
 
 class Graphed(Program):
-    """A program whose replays launch a graph."""
+    """A program whose replays launch a graph.
+
+    `inputs` are the tensors from which it reads the arguments, None for those that it does not
+    read: an argument that is one of them is not copied.
+    """
 
     def __init__(
         self, recording: Recorder, results: Results, state: Hashable, fuse: bool | str,
-        device: Device, graphs: Graphs,
+        device: Device, graphs: Graphs, shared: bool,
     ) -> None:
-        self._device, self._graphs = device, graphs
+        self._device, self._graphs, self._shared = device, graphs, shared
         self._before: list[Callable[[], object]] = []  # what Python does, in order
         self._after: list[Callable[[Sequence[Tensor]], object]] = []
         self._drawn: list[tuple[Callable[[], Any], list[Array]]] = []
@@ -122,7 +126,8 @@ class Graphed(Program):
         facts = listing.values[number]
         assert facts.dtype is not None
         place = self._device.empty(facts.shape, facts.dtype, "captured step")
-        listing.values[number] = replace(facts, kind="external", array=lambda: place)  # type: ignore
+        kept: Any = partial(_itself, place)
+        listing.values[number] = replace(facts, kind="external", array=kept)
         return place
 
     def _with_constants(self, call: Call) -> Call:
@@ -145,7 +150,7 @@ class Graphed(Program):
         for draw, places in self._drawn:
             for place, array in zip(places, draw(), strict=True):
                 device.assign(place, array)
-        for own, x in zip(self._inputs, arguments, strict=True):
+        for own, x in zip(self.inputs, arguments, strict=True):
             if own is not None and own._array is not x._array:
                 device.assign(own._array, x._array)
         self._graphs.move_out()
@@ -159,27 +164,30 @@ class Graphed(Program):
             node.grad = wrap(device.copy(array, label="gradient"), device)
         for count in self._after:
             count(arguments)
-        return self._build(arguments, [
-            device.copy(array, label="result") for array in self._arrays[:self._results]])
+        results = self._arrays[:self._results]
+        return self._build(arguments, results if self._shared else [
+            device.copy(array, label="result") for array in results])
 
     def _capture(self, arguments: Sequence[Tensor], lasting: list[Array]) -> None:
         """Capture the text, on arrays of its own in place of the arguments."""
         device, listing = self._device, self.listing
         read = {listing.values[n].root for call in listing.calls for n in reads(call)}
         used = {root.argument for root in read if root is not None}
-        self._inputs = [wrap(_like(device, x._array), device) if i in used else None
+        self.inputs = [wrap(_like(device, x._array), device) if i in used else None
                         for i, x in enumerate(arguments)]
         leaves = dict.fromkeys([node for call in listing.calls if isinstance(call, Stored)
                                 for node, _, _ in call.entries if isinstance(node, Node)])
         cleared = any(isinstance(call, Call) and call.name.endswith("zero_grad")
                       for call in listing.calls)
-        before = [(leaf, leaf.grad) for leaf in leaves]
-        self._empty = [] if cleared else [leaf for leaf, grad in before if grad is None]
+        self._empty = [] if cleared else [leaf for leaf in leaves if leaf.grad is None]
+        before = [(leaf, None if cleared else leaf.grad) for leaf in leaves]
+        for leaf, grad in before:
+            leaf.grad = grad  # None where the step drops it: its memory can serve the graph
         empty_cache(device)  # the segments that the uncaptured calls have left
         graph = Graph(device, self._graphs.pools.get(device))
         try:
             with graph.capture():
-                self._arrays = self.run(self._inputs, lasting)  # type: ignore[arg-type]
+                self._arrays = self.run(self.inputs, lasting)  # type: ignore[arg-type]
             self._gradients = [(leaf, leaf.grad._array) for leaf in leaves
                                if leaf.grad is not None]
         except RuntimeError as error:
@@ -194,6 +202,10 @@ class Graphed(Program):
 
 def _without_arguments(run: Callable[[], object], arguments: Sequence[Tensor]) -> None:
     run()
+
+
+def _itself(array: Array) -> Array:
+    return array
 
 
 def _like(device: Device, array: Array) -> Array:

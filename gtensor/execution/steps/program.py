@@ -79,17 +79,18 @@ class Program:
 
     def replay(self, arguments: Sequence[Tensor]) -> Any:
         """Run the program on these arguments. Raises Moved before anything is done."""
-        return self._build(arguments, self.run(arguments, self.lasting()))
+        lasting = self.lasting() if self._external else ()
+        return self._build(arguments, self.run(arguments, lasting))
 
     def lasting(self) -> list[Array]:
         """The arrays that the text reads from outside. Raises Moved if one is gone."""
-        found = [ref() for ref in self._external]
+        found: list[Any] = [ref() for ref in self._external]
         for array in found:
             if array is None:
                 raise Moved
         return found
 
-    def run(self, arguments: Sequence[Tensor], lasting: list[Array]) -> list[Array]:
+    def run(self, arguments: Sequence[Tensor], lasting: Sequence[Array]) -> list[Array]:
         """Run the text; the arrays of the results."""
         run = self._run
         if bus.listeners:
@@ -229,7 +230,11 @@ class _Text:
 
 
 def _short(call: Call, listing: Listing) -> Callable[..., Any]:
-    """NumPy's own function where the path would only choose it, for small arrays."""
+    """What a call's path would choose to run for these shapes, dtypes and layouts."""
+    prepare = getattr(getattr(call.function, "func", call.function), "prepare", None)
+    if prepare is not None:
+        given = [listing.values[a.number] if isinstance(a, Value) else a for a in call.args]
+        return prepare(*given, **call.params) or call.function
     plain = getattr(call.function, "plain", None)
     if not isinstance(plain, np.ufunc) or call.params.keys() - {"out"}:
         return call.function
@@ -247,7 +252,8 @@ def tell(call: Call, function: Callable[..., Any], *args: Any, **params: Any) ->
     try:
         here.phase, here.module = call.within
         here.instruction = call.where
-        op = call.op or registry.get(call.name) or Aside(call.name, call.device or get_device("cpu"))
+        op = call.op or registry.get(call.name) or Aside(
+            call.name, call.device or get_device("cpu"))
         return heard(op, "forward", function, args, params)
     finally:
         here.phase, here.module, here.instruction = before

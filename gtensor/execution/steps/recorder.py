@@ -43,6 +43,15 @@ _SMALL_INTEGERS = 1 << 32  # Python shares small ones, so they do not tell where
 _NOWHERE: tuple[CodeType, int] = compile("", "", "exec"), 0
 
 
+class CaptureError(RuntimeError):
+    """A step cannot be captured.
+
+    If it has run, as it always would, `result` is what it returned; else it is None.
+    """
+
+    result: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A value of the program, by number."""
@@ -122,6 +131,8 @@ class Facts:
     root: Root | None
     array: weakref.ref[Any] | None = None  # of an external one
     where: tuple[CodeType, int] = _NOWHERE
+    contiguous: bool = False  # in the order of the axes
+    dense: bool = False  # in that order or in the opposite one
 
 
 _SHAPED_BY_VALUES = {"nonzero", "unique_table", "unique_values"}
@@ -223,9 +234,10 @@ class Recorder:
                 made.append(len(self.values) - 1)
             else:
                 made.append(None)
-        self.calls.append(Call(function.__qualname__, function, tuple(args), dict(kwargs),
-                               tuple(made), False, frozenset(), None, where,
-                               within=(here.phase, here.module), host=True, kind=function.again))  # type: ignore[attr-defined]
+        self.calls.append(Call(
+            function.__qualname__, function, tuple(args), dict(kwargs), tuple(made), False,
+            frozenset(), None, where, within=(here.phase, here.module), host=True,
+            kind=function.again))  # type: ignore[attr-defined]
         return result
 
     def literal(self, data: Any, made: Tensor) -> None:
@@ -351,7 +363,8 @@ class Recorder:
     def _value(self, root: Root, array: Array, kind: str, where: Any = None) -> int:
         self.values.append(Facts(
             kind, array.shape, array.dtype, root,
-            weakref.ref(array) if kind in ("external", "view") else None, where or _here()))
+            weakref.ref(array) if kind in ("external", "view") else None, where or _here(),
+            bool(array.flags.c_contiguous), bool(array.flags.forc)))
         root.values[_key(array)] = number = len(self.values) - 1
         return number
 

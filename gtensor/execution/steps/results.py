@@ -77,6 +77,9 @@ class Results:
         results = [x for x in self.leaves if isinstance(x, _Result)]
         if len(self.leaves) == 1 and results and self.tree is None:
             one = results[0]
+            if one.is_plain():  # most steps return a loss
+                device, storage = one.device, one.common
+                return lambda arguments, arrays: wrap(arrays[0], device, storage)
             return lambda arguments, arrays: one.made(arguments, arrays[0], {})
         plan, tree = self.leaves, self.tree
 
@@ -117,6 +120,11 @@ class _Result:
         self.group = shared.setdefault(id(storage), len(shared))
         self.facts = (self.number, self.argument, self.record, self.leaf, outside, of,
                       None if self.common is not None else self.group)
+
+    def is_plain(self) -> bool:
+        """Whether it is a new tensor in memory of its own, without a gradient."""
+        return self.common is not None and not (
+            self.lasting or self.record or self.leaf) and self.argument is None
 
     def made(
         self, arguments: Sequence[Tensor], array: Array, storages: dict[int, Storage]

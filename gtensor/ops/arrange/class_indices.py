@@ -29,6 +29,7 @@ from gtensor.ops.define.batching import (
 )
 from gtensor.ops.define.path_builders import placed, settled
 from gtensor.ops.define.pointwise import zero_tangent
+from gtensor.system.bus import bus, here
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -82,14 +83,18 @@ def check_range(
             raise ValueError(f"{name} was given {indices.size} indices, each a {what}, and nothing "
                              "that they can choose from; wanted at least one")
         return
-    run_noted("check_range", device, _refuse_outside, underlying(indices)._array, name, what, limit,
-              ignored)
+    given = underlying(indices)._array, name, what, limit, ignored
+    if bus.listeners and here.recorder is not None:
+        run_noted("check_range", device, _refuse_outside, *given)
+    else:
+        _refuse_outside(*given)
 
 
 def _refuse_outside(
-    array: Array, name: str, what: str, limit: int, ignored: int | None
+    values: Array, name: str, what: str, limit: int, ignored: int | None
 ) -> None:
-    values = device_of(array).to_numpy(array)
+    if not isinstance(values, np.ndarray):
+        values = device_of(values).to_numpy(values)
     if not values.size:
         return
     lowest, highest = int(values.min()), int(values.max())

@@ -35,6 +35,7 @@ from ml_dtypes import finfo
 
 from gtensor.backend import host
 from gtensor.backend.multi_tensor import Tensors, launch_apart
+from gtensor.engine.run.writable import count_write
 from gtensor.engine.tape.op import Op
 from gtensor.ops.define.cpu_tiles import computed_in, cut, flat_tiles, whole_tiles
 from gtensor.ops.define.formula import Formula, Key
@@ -44,6 +45,7 @@ from gtensor.settings import settings
 if TYPE_CHECKING:
     from gtensor.backend.multi_tensor import MultiTensor
     from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.handle.tensor import Tensor
 
 SMALL = 1024  # elements up to which buffers are kept for the next call
 _WIDE = 1e30  # float16 alone has a largest number below it; float32 overflows later
@@ -286,18 +288,17 @@ class Update:
             shared.make()
         return work
 
-    def prepare(self, out: Sequence[Array], gradients: Sequence[Array], state: Sequence[Array]
-                ) -> Prepared | None:
-        """The path for the CPU on these arrays, again and again; None if one has to be copied.
-
-        The gradients may be other ones of the same shapes and dtypes, contiguous.
-        """
-        arrays = [*out, *gradients, *state]
-        if self.uniform or self._quiet or any(
-                not a.flags.c_contiguous or a.dtype != out[0].dtype for a in arrays) or (
-                    computed_in(out[0].dtype) != out[0].dtype):
+    def prepare(
+        self, targets: Sequence[Tensor], gradients: Sequence[Tensor], state: Sequence[Array]
+    ) -> Prepared | None:
+        """The path for the CPU on these tensors, again and again; None if one has to be copied."""
+        prepared = Prepared(self, targets, state)
+        out = [x._array for x in targets]
+        fits = all(a.dtype == out[0].dtype and a.flags.c_contiguous for a in (*out, *state))
+        if self.uniform or self._quiet or not fits or not prepared.serves(gradients) or (
+                targets[0]._device is not host() or computed_in(out[0].dtype) != out[0].dtype):
             return None
-        return Prepared(self, out, state)
+        return prepared
 
     def at(self, params: Params, step: int, target: Array, arrays: int) -> _Chosen:
         """The program for the step of a tensor, and its numbers; most tensors have them in common.
@@ -405,47 +406,68 @@ class Update:
 
 
 class Prepared:
-    """An update of known tensors on the CPU: their tiles and buffers are made once."""
+    """An update of known tensors on the CPU, whose tiles and buffers are made once."""
 
-    def __init__(self, update: Update, out: Sequence[Array], state: Sequence[Array]) -> None:
+    def __init__(
+        self, update: Update, targets: Sequence[Tensor], state: Sequence[Array]
+    ) -> None:
         self._update = update
-        self._out = out
-        count = len(out)
-        self._arrays = 2 + len(state) // count
-        self._pieces: list[tuple[int, slice | None, Array, list[Array]]] = []
+        self._targets = [(x, x._array, x._storage) for x in targets]
+        self._arrays = 2 + len(state) // len(targets)
+        self._pieces: list[tuple[int, slice | None, list[Array]]] | None = None
+        self._state = state
         self._buffers: dict[Any, tuple[Array, ...]] = {}
-        for i, target in enumerate(out):
-            own = [target, *state[i::count]]
+
+    def serves(self, gradients: Sequence[Tensor | None]) -> bool:
+        """Whether the tensors are where they were, and these gradients fit."""
+        for (x, array, storage), g in zip(self._targets, gradients, strict=True):
+            if g is None:
+                return False
+            found = g._array
+            if x._array is not array or x._storage is not storage or (
+                    x._version != storage.version or not found.flags.c_contiguous
+                    or found.dtype != array.dtype or found.shape != array.shape):
+                return False
+        return True
+
+    def _cut(self) -> list[tuple[int, slice | None, list[Array]]]:
+        """The tiles: of which tensor, its key for large ones, target and states."""
+        pieces: list[tuple[int, slice | None, list[Array]]] = []
+        count = len(self._targets)
+        for i, (_, target, _) in enumerate(self._targets):
+            own = [target, *self._state[i::count]]
             if target.size <= min(SMALL, settings.tile_elements):
-                self._pieces.append((i, None, own[0], own[1:]))
+                pieces.append((i, None, own))
                 continue
             flat = [a.reshape(-1) for a in own]
-            for key in flat_tiles(target.size):
-                first, *rest = [a[key] for a in flat]
-                self._pieces.append((i, key, first, rest))
+            pieces += [(i, key, [a[key] for a in flat]) for key in flat_tiles(target.size)]
+        return pieces
 
     def write(
-        self, gradients: Sequence[Array], options: Sequence[Params], rows: Sequence[int],
+        self, gradients: Sequence[Tensor], options: Sequence[Params], rows: Sequence[int],
         steps: Sequence[int],
     ) -> None:
         """The update with these gradients, options and numbers of steps."""
-        at, arrays, out, buffers = self._update.at, self._arrays, self._out, self._buffers
-        for i, key, target, state in self._pieces:
-            known = at(options[rows[i]], steps[i], out[i], arrays)
-            g = gradients[i] if key is None else gradients[i].reshape(-1)[key]
-            shape = target.shape
-            place = known.program, shape
-            found = buffers.get(place)
-            if found is None:
-                found = buffers[place] = known.program.buffers(shape)
-            if known.numbers[1]:
-                found = (*[a.reshape(shape) for a in known.full(target.size)], *found)
-            if not known.program.tile(target, g, *state, *known.numbers[0], *found):
-                known.write_limited((target, g, *state), self._limited(known))
-
-    def _limited(self, known: _Chosen) -> tuple[Array, ...]:
-        assert known.rare is not None
-        return known.rare.buffers((SMALL,))
+        self._pieces = self._pieces or self._cut()
+        at, arrays, buffers = self._update.at, self._arrays, self._buffers
+        try:
+            for i, key, (target, *state) in self._pieces:
+                known = at(options[rows[i]], steps[i], target, arrays)
+                g = gradients[i]._array
+                if key is not None:
+                    g = g.reshape(-1)[key]
+                shape, program = target.shape, known.program
+                found = buffers.get((program, shape))
+                if found is None:
+                    found = buffers[program, shape] = program.buffers(shape)
+                if known.numbers[1]:
+                    found = (*[a.reshape(shape) for a in known.full(target.size)], *found)
+                if not program.tile(target, g, *state, *known.numbers[0], *found):
+                    assert known.rare is not None
+                    known.write_limited((target, g, *state), known.rare.buffers((SMALL,)))
+        finally:
+            for x, _, _ in self._targets:
+                count_write(x)
 
 
 def _static(params: Params) -> Key:

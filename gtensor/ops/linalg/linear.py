@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gtensor.backend.layouts import rows_in_step
 from gtensor.engine.handle.context import current_casts
 from gtensor.engine.handle.namespaces import raw, recorded
@@ -24,6 +26,7 @@ from gtensor.ops.define.batching import (
 from gtensor.ops.define.flops import of_product, of_weight_gradient
 from gtensor.ops.define.path_builders import placed
 from gtensor.ops.linalg.matrix_products import matmul_batch, summed_path, swapped
+from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -55,6 +58,32 @@ def _linear_path(
     if bias is not None and not fused:
         out += bias
     return out
+
+
+def _prepared_linear(
+    x: Any, weight: Any, bias: Any, *, out: Any = None, beta: float = 0.0
+) -> Path | None:
+    """`_linear_path` on the CPU for matrices of rows that NumPy multiplies where they lie."""
+    if out is not None or not _is_small(x, weight) or bias is not None and bias.dtype != x.dtype:
+        return None
+    shape, dtype = (x.shape[0], weight.shape[0]), x.dtype
+
+    def path(x: Array, weight: Array, bias: Array | None, **params: Any) -> Array:
+        made = np.empty(shape, dtype)
+        np.matmul(x, weight.T, made)
+        return made if bias is None else np.add(made, bias, made)
+
+    return path
+
+
+def _is_small(*matrices: Any) -> bool:
+    """Whether the facts are those of small dense matrices of one dtype, which NumPy multiplies."""
+    one = matrices[0].dtype
+    return all(m.dtype == one and one.char in "fd" and len(m.shape) == 2 and m.dense
+               and 16 * prod(m.shape) < settings.arena_min_bytes for m in matrices)
+
+
+_linear_path.prepare = _prepared_linear  # type: ignore[attr-defined]
 
 
 def _sum_path(
@@ -110,6 +139,21 @@ def _grads_cpu(
 ) -> tuple[Array, Array]:
     sums = raw["cpu"].sum(g, axis=tuple(range(-g.ndim, -1)))  # first: g, just made, is in the cache
     return _grad_weight_path(device, g, x, out=out, beta=beta), sums
+
+
+def _prepared_grads(g: Any, x: Any, *, out: Any = None, beta: float = 0.0) -> Path | None:
+    if out is not None or not _is_small(g, x):
+        return None
+    shape, dtype = (g.shape[1], x.shape[1]), g.dtype
+
+    def path(g: Array, x: Array, **params: Any) -> tuple[Array, Array]:
+        sums = raw["cpu"].sum(g, axis=(-2,))
+        return np.matmul(g.T, x, np.empty(shape, dtype)), sums
+
+    return path
+
+
+_grads_cpu.prepare = _prepared_grads  # type: ignore[attr-defined]
 
 
 def _grads_gpu(

@@ -7,6 +7,7 @@ the logarithm of the sum is lost.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +48,7 @@ from gtensor.ops.losses.soft_cross_entropy import (
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Params
+    from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.handle.namespaces import Namespace
     from gtensor.engine.handle.tensor import Tensor
     from gtensor.engine.walk.typing import Step, Values
@@ -125,6 +126,43 @@ def _cross_entropy_cpu(
     return out, np.asarray(largest), np.asarray(total), np.asarray(mass, work)
 
 
+def _prepared(
+    logits: Any, target: Any, weight: Any, *, reduction: str, ignore_index: int,
+    label_smoothing: float, dtype: np.dtype | None = None, out: Any = None,
+) -> Path | None:
+    """`_cross_entropy_cpu` of a mean over few plain rows, if none of them is ignored."""
+    if not _is_plain(logits, target, weight, reduction, label_smoothing) or out is not None or (
+            dtype not in (None, logits.dtype)):
+        return None
+    n, work = target.shape[0], logits.dtype.type
+    rows, count = np.arange(n), np.asarray(n, logits.dtype)
+    share = work(n)
+
+    def path(logits: Array, target: Array, weight: None, **params: Any) -> tuple[Array, ...]:
+        if np.equal(target, ignore_index).any():
+            return _cross_entropy_cpu(logits, target, weight, **params)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            largest = np.maximum.reduce(logits, axis=1, keepdims=True)
+            wide = np.subtract(logits, largest)
+            chosen = wide[rows, target]
+            total = np.add.reduce(np.exp(wide, wide), axis=1)
+            loss = np.subtract(np.log(total), chosen).sum() / share
+        return np.asarray(loss), largest[:, 0], total, count
+
+    return path
+
+
+def _is_plain(logits: Any, target: Any, weight: Any, reduction: str, smoothing: float) -> bool:
+    """Whether the facts are those of contiguous rows of one tile, and nothing is asked but a mean.
+    """
+    return (weight is None and not smoothing and reduction == "mean" and len(logits.shape) == 2
+            and logits.dtype.char in "fd" and logits.contiguous
+            and 0 < prod(logits.shape) <= settings.tile_elements and target.dtype.kind in "iu")
+
+
+_cross_entropy_cpu.prepare = _prepared  # type: ignore[attr-defined]
+
+
 def _row_gradients(
     part: Array, largest: Array, scale: Array, places: Array, chosen: Array, spread: Array, *,
     each: Array | float | None, wide: Array,
@@ -168,6 +206,38 @@ def _cross_entropy_grad_cpu(
             _row_gradients(part, *[a[tile] for a in known], each=each, wide=wide)
             result[tile] = wide
     return out
+
+
+def _prepared_gradient(
+    g: Any, logits: Any, target: Any, weight: Any, largest: Any, total: Any, count: Any, *,
+    reduction: str, ignore_index: int, label_smoothing: float, dtype: np.dtype | None = None,
+    out: Any = None,
+) -> Path | None:
+    """`_cross_entropy_grad_cpu` of what `_prepared` serves."""
+    if not _is_plain(logits, target, weight, reduction, label_smoothing):
+        return None
+    shape, kind, rows = logits.shape, logits.dtype, np.arange(target.shape[0])
+
+    def path(
+        g: Array, logits: Array, target: Array, weight: None, largest: Array, total: Array,
+        count: Array, *, out: Array | None = None, **params: Any
+    ) -> Array:
+        if np.equal(target, ignore_index).any():
+            return _cross_entropy_grad_cpu(
+                g, logits, target, weight, largest, total, count, out=out, **params)
+        wide = np.empty(shape, kind) if out is None else out
+        share = g / count
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.subtract(logits, largest[:, None], wide)
+            np.exp(wide, wide)
+            np.multiply(wide, (share / total)[:, None], wide)
+            wide[rows, target] -= share
+        return wide
+
+    return path
+
+
+_cross_entropy_grad_cpu.prepare = _prepared_gradient  # type: ignore[attr-defined]
 
 
 def _share(g: Array, count: Array, counts: Array, reduction: str) -> Array:
