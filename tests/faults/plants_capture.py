@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.execution.steps import fusing, passes, pieces, totals
+from gtensor.execution.steps import flow, fusing, pieces, totals
 
 Context = AbstractContextManager[Any]
 
@@ -20,7 +20,7 @@ def composed_formulas_simplified() -> Context:
 
 def writes_before_reads() -> Context:
     """a call that writes does not wait for the reads of what was there before"""
-    return patch.object(passes, "_reads_since", lambda read, root: set())
+    return patch.object(flow, "_reads_since", lambda read, root: set())
 
 
 def sums_parted_anywhere() -> Context:

@@ -5,10 +5,11 @@
 | `recorder.py` | what a step does, as calls on numbered values |
 | `comparing.py` | whether two recordings are the same program |
 | `listing.py` | the calls and values that passes change |
-| `passes.py` | dead calls, constants, the order that memory asks for, versions |
+| `passes.py` | dead calls, constants, versions of overwritten memory |
+| `flow.py` | the order that memory asks for |
 | `pieces.py` | elementwise calls as graphs of formulas |
 | `fusing.py` | which of them become one call |
-| `fused_numpy.py` | that call on the CPU |
+| `fused_numpy.py`, `fused_cuda.py` | that call on the CPU, and as a kernel |
 | `grouping.py` | groups without a call in between |
 | `rows.py` | calls on the rows of large arrays as one loop |
 | `totals.py` | sums of all that is made tile by tile |

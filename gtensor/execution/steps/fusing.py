@@ -7,27 +7,27 @@ of small ones save Python's calls and need share nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gtensor.execution.steps.fused_numpy import SMALL, fused_function
-from gtensor.execution.steps.grouping import Member, Unit, grouped, ordered
-from gtensor.execution.steps.listing import Listing, makes, reads, size_of
-from gtensor.execution.steps.passes import (
+from gtensor.execution.steps.flow import (
     dependences,
-    drop_dead,
     is_view,
     lasting_roots,
-    one_number,
     values_written,
     written_roots,
 )
-from gtensor.execution.steps.pieces import Piece, composed, piece_of
+from gtensor.execution.steps.fused_numpy import SMALL, fused_function
+from gtensor.execution.steps.grouping import Member, Unit, grouped, ordered
+from gtensor.execution.steps.listing import Listing, makes, reads, size_of
+from gtensor.execution.steps.pieces import Piece, composed, one_number, piece_of
 from gtensor.execution.steps.recorder import Call, Constant, Value
 from gtensor.execution.steps.rows import row_calls
+
+_MOST = 48  # values of a kernel, whose arguments have 4 KB
 
 
 def fuse_pieces(listing: Listing, relaxed: bool = False) -> None:
@@ -44,15 +44,8 @@ def fuse_pieces(listing: Listing, relaxed: bool = False) -> None:
             call = listing.calls[unit.calls[0]]
             calls.append(call)
         else:
-            call = _joined(listing, pieces, unit, relaxed)
-            if call is None:
-                continue
-            calls.append(call)
-            for n in call.made:
-                listing.earlier.pop(n, None)  # type: ignore[arg-type]
+            calls += _joined(listing, pieces, unit, relaxed)
     listing.calls[:] = calls
-    drop_dead(listing)
-    _take_over(listing)
 
 
 def _narrow_pieces(listing: Listing) -> tuple[list[Any], list[Piece | None]]:
@@ -102,19 +95,25 @@ def pieces_as_members(
             found.append(None)
             continue
         facts = listing.values[call.made[0]]
+        on_cuda = call.device.type == "cuda"
         small, mine = size_of(facts) * 8 <= SMALL, {*reads(call), call.made[0]}
 
-        def fits(unit: Unit, small: bool = small, mine: set[int] = mine) -> bool:
+        def fits(
+            unit: Unit, small: bool = small, mine: set[int] = mine, on_cuda: bool = on_cuda
+        ) -> bool:
+            if on_cuda:
+                return len(unit.values | mine) <= _MOST
             return small or not mine.isdisjoint(unit.values)
 
-        found.append(Member(facts.shape, piece.dtype, {*reads(call)}, call.made[0], fits))
+        found.append(Member((facts.shape, call.device), piece.dtype, {*reads(call)}, call.made[0],
+                            fits))
     return found
 
 
 def _joined(
     listing: Listing, pieces: Sequence[Piece | None], unit: Unit, relaxed: bool
-) -> Call | None:
-    """The one call of a unit; None if nothing else uses what it makes."""
+) -> list[Call]:
+    """The one call of a unit; none if nothing else uses what it makes."""
     inside = {*unit.calls}
     made = {listing.calls[i].made[0]: i for i in unit.calls}
     used = {*listing.returned}
@@ -123,7 +122,7 @@ def _joined(
             used.update(reads(call))
     outputs = [n for n in made if n in used]
     if not outputs:
-        return None
+        return []
     graph = composed([(n, pieces[i]) for n, i in made.items()],  # type: ignore[misc]
                      outputs, relaxed)
     names = [name for name, given in graph.inputs.items() if isinstance(given, Value)]
@@ -135,12 +134,21 @@ def _joined(
     shape = listing.values[last.made[0]].shape
     dtype = np.dtype(np.float32) if unit.dtype is None else unit.dtype
     name = f"fused_{len(unit.calls)}"
-    function = fused_function(graph, shape, dtype, names, layouts, name)
-    return Call(name, function, args, {}, tuple(outputs), len(outputs) > 1, frozenset(),
-                last.device, last.where)
+    function: Callable[..., Any]
+    if last.device.type == "cuda":
+        from gtensor.execution.steps.fused_cuda import fused_kernel
+
+        if np.broadcast_shapes(*[f.shape for f in facts]) != shape:
+            return [listing.calls[i] for i in unit.calls]  # no argument has the whole shape
+        conditions = [n for n, f in zip(names, facts, strict=True) if f.dtype == np.bool_]
+        function = fused_kernel(graph, shape, dtype, names, conditions, last.device, name)
+    else:
+        function = fused_function(graph, shape, dtype, names, layouts, name)
+    return [Call(name, function, args, {}, tuple(outputs), len(outputs) > 1, frozenset(),
+                 last.device, last.where)]
 
 
-def _take_over(listing: Listing) -> None:
+def take_over(listing: Listing) -> None:
     """Let a call write into the memory that it wrote into when recorded, if nothing else needs it.
     """
     last: dict[int, int] = {}  # root -> the last call that reads it
@@ -150,7 +158,8 @@ def _take_over(listing: Listing) -> None:
     lasting = lasting_roots(listing)
     makers = {n: call for call in listing.calls for n in makes(call)}
     for i, call in enumerate(listing.calls):
-        if not isinstance(call, Call) or call.host or len(call.made) != 1:
+        if not isinstance(call, Call) or call.host or len(call.made) != 1 or (
+                call.name.startswith("fused_")):
             continue
         before = listing.earlier.get(call.made[0])  # type: ignore[arg-type]
         if before is None or before not in makers:

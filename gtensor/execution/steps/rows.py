@@ -15,10 +15,10 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.engine.tape.op import registry
+from gtensor.execution.steps.flow import dependences, is_view
 from gtensor.execution.steps.fused_numpy import CACHED, SMALL, Tile, tile_of
 from gtensor.execution.steps.grouping import Member, Unit, grouped, ordered
 from gtensor.execution.steps.listing import Listing, is_floating, reads, size_of
-from gtensor.execution.steps.passes import dependences, is_view
 from gtensor.execution.steps.pieces import Piece, composed
 from gtensor.execution.steps.recorder import Call, Value
 from gtensor.execution.steps.totals import RunningSum, Total, total_of
@@ -55,7 +55,7 @@ def row_calls(
     calls: list[Any] = []
     found = False
     for unit in ordered(units):
-        names = [kinds[i].name for i in unit.calls if kinds[i] is not None]  # type: ignore[union-attr]
+        names = [kind.name for i in unit.calls if (kind := kinds[i]) is not None]
         if "reduce" not in names or names.count("full") < _WORTH:
             calls += [listing.calls[i] for i in unit.calls]
             continue
@@ -80,7 +80,7 @@ def _kinds(
             *rows, width = listing.values[total.given].shape
             found.append(_Kind("total", tuple(rows), width) if tuple(rows) in prefixes else None)
             continue
-        if piece is None and not is_view(call):
+        if piece is None and not is_view(call) or call.device.type != "cpu":
             found.append(None)
             continue
         made = listing.values[call.made[0]].shape
