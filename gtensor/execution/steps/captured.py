@@ -13,6 +13,7 @@ from gtensor.engine.handle.context import STATE, casting, current_casts
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import Traced
 from gtensor.execution.steps.comparing import difference
+from gtensor.execution.steps.outside import Outside
 from gtensor.execution.steps.program import Moved, NoGraph, Program
 from gtensor.execution.steps.recorder import CaptureError, Recorder
 from gtensor.execution.steps.results import Results
@@ -25,6 +26,7 @@ from gtensor.system.interrupts import Undone
 P = ParamSpec("P")
 R = TypeVar("R")
 _FEW = 3  # recordings of a signature, two of which in a row must be equal
+_AGAIN = 8  # such calls, of which a warning tells
 _MANY = 16  # signatures, of which a warning tells
 
 
@@ -39,7 +41,8 @@ class Captured(Generic[P, R]):
         self._fuse, self._check, self._shared = fuse, check, shared
         self._lock = threading.RLock()
         self._signatures: dict[Hashable, _Signature] = {}
-        self._outside: Any = None
+        self._outside = Outside(function)
+        self._found = self._outside.state()
         self._eager = False
         self._last: _Last | None = None  # the signature of the last call
         self._graphs: Any = None  # what the graphs of CUDA devices share
@@ -74,8 +77,10 @@ class Captured(Generic[P, R]):
         if program is not None and program.state != state:
             program = known.program(state)
         if program is None:
+            self._warn_of_changes(known, state)
             return self._record(known, None, tensors, args, kwargs)
         known.replays += 1
+        known.anew = 0
         if self._check and not known.replays % self._check:
             return self._record(known, program, tensors, args, kwargs)
         try:
@@ -91,8 +96,9 @@ class Captured(Generic[P, R]):
             return self._record(known, None, tensors, args, kwargs)
 
     def _state(self) -> Hashable:
-        """What programs take for granted."""
-        return structure.epoch
+        """What programs take for granted: the structure, and what the function reads outside."""
+        outside = self._outside
+        return structure.epoch, outside.state() if outside.reads else self._found
 
     def _record(
         self, known: _Signature, program: Program | None, tensors: Sequence[Tensor],
@@ -113,6 +119,9 @@ class Captured(Generic[P, R]):
             recorder.refuse_kept(results.numbers())
         reason = recorder.reason()
         structure.settle()
+        if self._outside.state() is not self._found:  # what it reads may depend on what it finds
+            self._outside = Outside(self.function)
+            self._found = self._outside.state()
         if reason is None and program is not None:
             reason = difference(program.recording, recorder, (program.results, results))
         elif reason is None:
@@ -143,6 +152,18 @@ class Captured(Generic[P, R]):
                 f"{_name(self.function)} was called with {_MANY} signatures, each of which is "
                 f"recorded; the last one differs from the one before in {changed(before, last)}: "
                 "give numbers that change as tensors, and batches one shape", stacklevel=3)
+
+    def _warn_of_changes(self, known: _Signature, state: tuple[int, Any]) -> None:
+        """Tell what makes a step with a program be recorded again and again."""
+        if not known.programs:
+            return
+        known.anew += 1
+        if known.anew == _AGAIN:
+            told = structure.since(known.programs[0].state[0]) or [
+                self._outside.changed(self._found, state[1])]
+            warnings.warn(f"{_name(self.function)} was recorded anew in {_AGAIN} calls, as what it "
+                          f"reads has changed before each: {'; '.join(told[-3:])}; pass it as an "
+                          "argument, or change it less often", stacklevel=4)
 
     # -- what is known ----------------------------------------------------------------------------
 
@@ -188,6 +209,7 @@ class _Signature:
         self.programs: list[Program] = []  # the last used first
         self.recordings: list[tuple[Recorder, Results]] = []
         self.replays = 0
+        self.anew = 0  # calls since the last replay that were recorded although there is a program
 
     def program(self, state: Hashable) -> Program | None:
         """The program for a state, which is the first one from then on."""
