@@ -622,6 +622,15 @@ def test_tensors_beside_the_arguments_are_constants_or_refused() -> None:
     with pytest.raises(gt.LevelError, match=r"reads a value of jvp\(\) that is not among its arg"):
         gt.jvp(lambda x, w: closed(gt.custom_vjp(lambda x: x * w))(x), (x, y), (x, y))
 
+    class Closed(Swing):
+        @staticmethod
+        def forward(ctx: Any, x: Any, read: Any) -> Any:
+            return x * read()
+
+    assert Closed.apply(x, lambda: w).requires_grad is False
+    with pytest.raises(gt.LevelError, match=r"reads a value of vmap\(\) that is not among its arg"):
+        gt.vmap(lambda row: Closed.apply(w, lambda: row))(gt.stack([x, y]))
+
 
 def test_a_second_derivative_is_refused_where_it_would_be_wrong() -> None:
     """Through what a `Function` computed and saved; of a rule marked as differentiable once."""
