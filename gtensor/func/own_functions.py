@@ -201,7 +201,7 @@ class _FunctionCall(Rule):
         return list(found) if self._several else [found]
 
     def primal(self, inputs: Values) -> Values:
-        return self._run(_context(self._all([False] * len(inputs), False)), inputs)
+        return unrecorded(None, self._run, _context([False] * self._count), inputs)
 
     def forward(self, inputs: Values, needs: Sequence[bool]) -> Ran:
         if not hasattr(self.own, "backward"):

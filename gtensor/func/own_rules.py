@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
@@ -290,14 +290,16 @@ class _Call(_Entry):
         """Call the rule on tensors, and give what it returns."""
         if isinstance(step, RecordedStep):
             self._recorded(step, g)
-        elif not isinstance(step, StackedStep):
-            with _levels(()) if STATE.levels else nullcontext():  # of no transform
-                self._raw(step, g)
-        elif step.level is not None:
-            self._stacked(step, g.array, step.level)
-        else:
+        elif isinstance(step, StackedStep):
+            if step.level is not None:
+                return self._stacked(step, g.array, step.level)
             with running(Vectorized(step.count, "error")) as level:
                 self._stacked(step, g.array, level)
+        elif not STATE.levels:
+            self._raw(step, g)
+        else:
+            with _levels(()):  # the walk is of no transform
+                self._raw(step, g)
 
     def _raw(self, step: Any, g: Any) -> None:
         """In a walk on arrays. A gradient that nothing else has is given away."""

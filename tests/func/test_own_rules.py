@@ -455,6 +455,34 @@ def test_saved_tensors_are_freed_as_the_walk_passes_and_stay_with_retain_graph()
         y.backward()
 
 
+def test_a_record_keeps_what_forward_kept_and_no_more() -> None:
+    """The arguments only where a second derivative runs forward again."""
+    f = gt.custom_vjp(lambda x, n: gt.exp(x) * n)
+
+    class Own(Function):
+        forward = staticmethod(lambda ctx, x, n: (ctx.save_for_backward(gt.exp(x)), gt.exp(x))[1])
+        backward = staticmethod(lambda ctx, g: (g * ctx.saved_tensors[0], None))
+
+    def keeps_argument(own: Pair, kept: Callable[[Any], Any], once: bool = False) -> bool:
+        def backward(kept: Any, g: Any) -> Any:
+            return g * 1, None
+
+        f.defvjp(lambda x, n: (gt.exp(x) * n, kept(x)),
+                 gt.autograd.once_differentiable(backward) if once else backward)
+        h = gt.ones(5).requires_grad_() * 1
+        array = weakref.ref(h._array)
+        out = own(h, 2.0)
+        del h
+        assert out.requires_grad
+        return array() is not None
+
+    assert not keeps_argument(f, lambda x: None)
+    assert not keeps_argument(f, lambda x: x > 0)
+    assert not keeps_argument(f, gt.cos, once=True)
+    assert not keeps_argument(Own.apply, gt.cos)
+    assert keeps_argument(f, gt.cos) and keeps_argument(f, lambda x: x)
+
+
 def test_an_overwritten_save_is_refused_and_names_the_function() -> None:
     x = gt.ones(3).requires_grad_()
     for write in (lambda h: h.detach().add_(1.0), lambda h: h.detach().__setitem__(0, 5.0)):
@@ -621,6 +649,15 @@ def test_tensors_beside_the_arguments_are_constants_or_refused() -> None:
         closed(gt.custom_vjp(lambda x: x * w))(x.clone().requires_grad_())
     with pytest.raises(gt.LevelError, match=r"reads a value of jvp\(\) that is not among its arg"):
         gt.jvp(lambda x, w: closed(gt.custom_vjp(lambda x: x * w))(x), (x, y), (x, y))
+
+    class Closed(Swing):
+        @staticmethod
+        def forward(ctx: Any, x: Any, read: Any) -> Any:
+            return x * read()
+
+    assert Closed.apply(x, lambda: w).requires_grad is False
+    with pytest.raises(gt.LevelError, match=r"reads a value of vmap\(\) that is not among its arg"):
+        gt.vmap(lambda row: Closed.apply(w, lambda: row))(gt.stack([x, y]))
 
 
 def test_a_second_derivative_is_refused_where_it_would_be_wrong() -> None:
