@@ -196,7 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return sample(**options)
         from gtensor.train.command import train
 
-        return train(given.recipe, **vars(train_parser(given.recipe).parse_args(given.options)))
+        options = vars(train_parser(given.recipe).parse_args(given.options))
+        return train(given.recipe, *map(options.pop, ("out", "resume", "quiet")), **options)
     except KeyboardInterrupt:
         lost = "; nothing was saved since the last epoch" if given.command == "train" else ""
         print(f"gtensor: interrupted{lost}", file=sys.stderr)

@@ -21,7 +21,7 @@ def folder_of(name: str) -> Path:
     return Path("runs") / Path(name).stem
 
 
-def train(name: str, out: Path | None, resume: bool, quiet: bool, **given: object) -> int:
+def train(name: str, out: Path | None, resume: bool, quiet: bool, /, **given: object) -> int:
     """Run a recipe to its end or to Ctrl-C; the exit status.
 
     Every array comes from the arena here, however small, so that every byte is accounted for.

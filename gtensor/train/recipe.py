@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -13,6 +13,7 @@ from gtensor.backend import get_device
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.optim import AdamW
 from gtensor.optim.lr_scheduler import warmup_cosine
+from gtensor.system.documents import Facts
 from gtensor.train import checkpoint
 from gtensor.train.callbacks import Callback
 from gtensor.train.described import Described, described
@@ -43,6 +44,14 @@ def option(default: Any, help: str, choices: tuple[str, ...] = (), least: float 
         "kept": kept})
 
 
+_PLAIN = option(None, "").metadata
+
+
+def about(one: Field[Any]) -> Mapping[str, Any]:
+    """What `option` was told of a field; of a plain one, nothing."""
+    return one.metadata or _PLAIN
+
+
 @dataclass(frozen=True)
 class Options:
     """The options that every recipe has."""
@@ -65,16 +74,16 @@ class Options:
                                   for name, value in given.items() if value is not None}
         made = replace(self, **values)
         for one in fields(made):
-            value, about = getattr(made, one.name), one.metadata
+            value, said = getattr(made, one.name), about(one)
             name = f"--{one.name.replace('_', '-')} {value} given; wanted"
             if isinstance(value, float) and not isfinite(value):
                 raise UserError(f"{name} a finite number")
-            if about["choices"] and value not in about["choices"]:
-                raise UserError(f"{name} one of {', '.join(about['choices'])}")
-            if about["positive"] and value is not None and value <= 0:
+            if said["choices"] and value not in said["choices"]:
+                raise UserError(f"{name} one of {', '.join(said['choices'])}")
+            if said["positive"] and value is not None and value <= 0:
                 raise UserError(f"{name} more than 0")
-            if about["least"] is not None and value is not None and value < about["least"]:
-                raise UserError(f"{name} {about['least']} or more")
+            if said["least"] is not None and value is not None and value < said["least"]:
+                raise UserError(f"{name} {said['least']} or more")
         return made
 
 
@@ -176,7 +185,20 @@ def _refusals_told() -> Iterator[None]:
 def kept_options(options: Options) -> list[str]:
     """The names of the options that a run which is resumed must have, its length excepted."""
     return [one.name for one in fields(options)
-            if one.metadata["kept"] and one.name != "epochs"]
+            if about(one)["kept"] and one.name != "epochs"]
+
+
+def _read(said: Facts, name: str, default: object) -> Any:
+    """An option in a checkpoint, of the type of its default. Raises ValueError for another."""
+    if isinstance(default, tuple):
+        return said.texts(name)
+    if isinstance(default, bool):
+        return said.flag(name)
+    if isinstance(default, int):
+        return said.whole(name)
+    if isinstance(default, float):
+        return float(said.like(name, default))
+    return None if said.found[name] is None else said.text(name)
 
 
 def resumed(path: Path, kind: type[Recipe[OptionsT]], defaults: OptionsT, given: dict[str, Any]
@@ -193,14 +215,8 @@ def resumed(path: Path, kind: type[Recipe[OptionsT]], defaults: OptionsT, given:
             raise UserError(f"{path} is a run of the recipe {run.recipe.lower() or '(none)'}; "
                             f"wanted one of {mine.lower()}")
         said = run.facts.within("options")
-        found: dict[str, Any] = {}
-        for name in kept_options(defaults):
-            value = getattr(defaults, name)
-            if name in said:
-                found[name] = (
-                    said.texts(name) if isinstance(value, tuple) else said.text(name)
-                    if isinstance(value, str) else said.whole(name) if isinstance(value, int)
-                    else float(said.like(name, value)))
+        found = {name: _read(said, name, getattr(defaults, name))
+                 for name in kept_options(defaults) if name in said}
         wanted = defaults.changed(**given)
         for name in found:
             if given.get(name) is not None and found[name] != getattr(wanted, name):

@@ -118,7 +118,8 @@ def test_the_recipe_of_a_file_is_trained_and_resumed_for_longer(tmp_path, capsys
     """Options come from the checkpoint; the learning rate is that of the longer run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(RECIPE)
-    assert main(["train", "mine.py", "--hidden", "3", "--epochs", "1", "--clip", "0.5"]) == 0
+    assert main(["train", "mine.py", "--hidden", "3", "--epochs", "1", "--clip", "0.5", "--no-bias",
+                 "--name", "one"]) == 0
     assert "Held-out loss" in capsys.readouterr().out
     assert main(["train", "mine.py", "--resume", "--epochs", "2"]) == 0
     out = capsys.readouterr().out
@@ -126,11 +127,14 @@ def test_the_recipe_of_a_file_is_trained_and_resumed_for_longer(tmp_path, capsys
     assert "after 2 epochs," in out
     with safe_open(tmp_path / "runs/mine/checkpoint.safetensors", framework="numpy") as file:
         assert file.get_tensor("model.0.weight").shape == (3, 2)
-    assert progress(tmp_path / "runs/mine")["options"]["clip"] == 0.5
+        assert "model.2.bias" not in {*file.keys()}
+    options = progress(tmp_path / "runs/mine")["options"]
+    assert options["clip"] == 0.5 and options["name"] == "one" and options["scale"] == 2
     assert main(["train", "mine.py", "--resume"]) == 0
     assert "Nothing was left to train in a run of 2 epochs" in capsys.readouterr().out
     for more, told in ((["--epochs", "1"], "which are more than --epochs 1; wanted 2 or more"),
-                       (["--hidden", "4"], "was made with --hidden 3; resume with the same")):
+                       (["--hidden", "4"], "was made with --hidden 3; resume with the same"),
+                       (["--bias"], "was made with --bias False; resume with the same")):
         assert main(["train", "mine.py", "--resume", *more]) == 1
         assert told in capsys.readouterr().err
     assert main(["sample", "runs/mine/checkpoint.safetensors"]) == 1
@@ -150,6 +154,9 @@ from gtensor.train import Options, Recipe, option
 class MineOptions(Options):
     batch_size: int = option(4, "points per step", positive=True)
     hidden: int = option(8, "hidden units", positive=True)
+    bias: bool = True
+    name: str | None = None
+    scale: float = 2.0
 
 
 class Mine(Recipe[MineOptions]):
@@ -164,7 +171,8 @@ class Mine(Recipe[MineOptions]):
 
     def model(self):
         hidden = self.options.hidden
-        return gt.nn.Sequential(gt.nn.Linear(2, hidden), gt.nn.GELU(), gt.nn.Linear(hidden, 1))
+        return gt.nn.Sequential(gt.nn.Linear(2, hidden), gt.nn.GELU(), gt.nn.Linear(
+            hidden, 1, bias=self.options.bias))
 
     def loss(self, model, points, sums):
         return ((model(points) - sums)**2).mean()
