@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -25,6 +26,8 @@ from gtensor.system.interrupts import Undone
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# of a module, that a step has set; modes are set and set back
+_ATTRIBUTE = re.compile(r"(?!settings\.)\w+\.(?!training )\w+ was set")
 _FEW = 3  # recordings of a signature, two of which in a row must be equal
 _AGAIN = 8  # such calls, of which a warning tells
 _MANY = 16  # signatures, of which a warning tells
@@ -106,6 +109,7 @@ class Captured(Generic[P, R]):
     ) -> Any:
         """Run the function as always, record it, and compare it with a program, or with others."""
         recorder, casts = Recorder(tensors), current_casts()
+        before = self._state()
         listener = Registered(recorder)
         with Undone(functools.partial(_stop, listener)):
             bus.add(listener)
@@ -117,6 +121,7 @@ class Captured(Generic[P, R]):
         results.detach(result)
         if known.recordings:  # the first call may make what later ones find, such as a loss scale
             recorder.refuse_kept(results.numbers())
+            self._refuse_changes(recorder, before)
         reason = recorder.reason()
         structure.settle()
         if self._outside.state() is not self._found:  # what it reads may depend on what it finds
@@ -152,6 +157,17 @@ class Captured(Generic[P, R]):
                 f"{_name(self.function)} was called with {_MANY} signatures, each of which is "
                 f"recorded; the last one differs from the one before in {changed(before, last)}: "
                 "give numbers that change as tensors, and batches one shape", stacklevel=3)
+
+    def _refuse_changes(self, recorder: Recorder, before: tuple[int, Any]) -> None:
+        """Refuse a step that changes what it reads, such as a counter: replays change nothing."""
+        changed = [what for what in structure.since(before[0]) if _ATTRIBUTE.fullmatch(what)]
+        outside = self._state()[1]
+        if outside is not before[1]:
+            changed.append(self._outside.changed(before[1], outside))
+        if changed:
+            recorder.refusals.append(
+                f"it changes what it may read: {'; '.join(changed)}; a replay changes nothing of "
+                "Python's: keep it out of the step, or in a tensor that is written in place")
 
     def _warn_of_changes(self, known: _Signature, state: tuple[int, Any]) -> None:
         """Tell what makes a step with a program be recorded again and again."""
