@@ -52,6 +52,9 @@ def about(one: Field[Any]) -> Mapping[str, Any]:
     return one.metadata or _PLAIN
 
 
+_CAPTURE: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
+
+
 @dataclass(frozen=True)
 class Options:
     """The options that every recipe has."""
@@ -168,7 +171,7 @@ class Recipe(Callback, Generic[OptionsT]):
                 schedule=lambda optimizer, steps: warmup_cosine(
                     optimizer, int(steps * self.warmup), steps),
                 ema_decay=self.ema_decay, clip=options.clip, precision=options.precision,
-                capture={"auto": "auto", "yes": True, "no": False}[options.capture],
+                capture=_CAPTURE[options.capture],
                 seed=options.seed, folder=folder, callbacks=[self], captions=self.captions,
                 facts=facts, comm=comm)
 
