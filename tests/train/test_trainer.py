@@ -164,6 +164,41 @@ def test_a_longer_run_has_the_learning_rate_of_its_length(tmp_path, capsys) -> N
         trainer_of(tmp_path, epochs=3).resume()
 
 
+@pytest.mark.parametrize(("kind", "options"), [
+    ("dataset", {"clip": 0.5, "precision": "float16", "ema_decay": 0.9}),
+    ("loader", {"precision": "bfloat16"}), ("batches", {}),
+])
+def test_captured_steps_train_the_same_bit_for_bit(kind, options) -> None:
+    found = []
+    for capture in (False, True):
+        trainer = trainer_of(kind=kind, capture=capture, **options)
+        trainer.run()
+        found.append((trainer.progress, [value.numpy().tobytes() for value
+                                         in trainer.model.state_dict().values()]))
+        assert (trainer.captured is None) is (not capture)
+    assert found[0] == found[1]
+    assert trainer.captured is not None and len(trainer.captured.programs) == 1
+
+
+def test_a_step_that_cannot_be_captured_is_told_once(capsys) -> None:
+    def reading(net: gt.nn.Module, *batch: gt.Tensor) -> gt.Tensor:
+        found = loss(net, *batch)
+        assert found.item() < 100
+        return found
+
+    trainer = trainer_of(loss=reading)
+    trainer.run()
+    same = trainer_of(capture=False)
+    same.run()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("steps are not captured: ") and "assert found.item() < 100" in line
+    assert trainer.progress == same.progress
+    with pytest.raises(gt.CaptureError, match="item"):
+        trainer_of(loss=reading, capture=True).run()
+    with pytest.raises(ValueError, match="capture='all' given; wanted 'auto', True or False"):
+        trainer_of(capture="all")
+
+
 def test_a_step_before_its_update_is_a_function_of_the_batch() -> None:
     """Nothing that it leaves in Python differs from one call to the next: it can be captured."""
     trainer = trainer_of(clip=0.5)
