@@ -108,6 +108,15 @@ def makes(call: Any) -> list[int]:
     return [n for n in call.made if n is not None and n not in known]
 
 
+def users_of(listing: Listing) -> dict[int, set[int]]:
+    """Of each value the calls that use it, by their places."""
+    found: dict[int, set[int]] = {}
+    for i, call in enumerate(listing.calls):
+        for n in reads(call):
+            found.setdefault(n, set()).add(i)
+    return found
+
+
 def renamed(coded: Any, names: dict[int, int]) -> Any:
     """Coded arguments with other values."""
     if isinstance(coded, Value):

@@ -18,7 +18,7 @@ from gtensor.engine.tape.op import registry
 from gtensor.execution.steps.flow import dependences, is_view
 from gtensor.execution.steps.fused_numpy import CACHED, SMALL, Tile, tile_of
 from gtensor.execution.steps.grouping import Member, Unit, grouped, ordered
-from gtensor.execution.steps.listing import Listing, is_floating, reads, size_of
+from gtensor.execution.steps.listing import Listing, is_floating, reads, size_of, users_of
 from gtensor.execution.steps.pieces import Piece, composed
 from gtensor.execution.steps.recorder import Call, Value
 from gtensor.execution.steps.totals import RunningSum, Total, total_of
@@ -48,10 +48,7 @@ def row_calls(
     needs = dependences(listing, pieces)
     units = grouped([None if kind is None else _member(i, kind, narrow[i], pieces[i], listing)
                      for i, kind in enumerate(kinds)], needs)
-    users: dict[int, set[int]] = {}
-    for i, call in enumerate(listing.calls):
-        for n in reads(call):
-            users.setdefault(n, set()).add(i)
+    users = users_of(listing)
     calls: list[Any] = []
     found = False
     for unit in ordered(units):
