@@ -174,20 +174,21 @@ class _Rows:
         self.alias: dict[int, int] = {}  # a view's value -> what it shows
         self.after: list[Any] = []  # calls of the group that are made after it
         self.totals: dict[int, Total] = {}  # value -> its sum, taken on the way
+        outside = {n for i in unit.calls for n in listing.calls[i].made
+                   if n in returned or users.get(n, set()) - inside}
         wanted: list[int] = []
-        for i in unit.calls:
-            if kinds[i].name == "total":  # type: ignore[union-attr]
-                continue
-            (made,) = listing.calls[i].made
-            outside = made in returned or bool(users.get(made, set()) - inside)
-            if kinds[i].name == "view":  # type: ignore[union-attr]
+        for i in reversed(unit.calls):
+            (made,), name = listing.calls[i].made, kinds[i].name  # type: ignore[union-attr]
+            if name == "view":
                 given = narrow[i].args[0].number
-                self.alias[made] = self.alias.get(given, given)
-                if outside:
-                    self.after.append(listing.calls[i])
-                    wanted.append(self.alias[made])
-            elif outside:
-                wanted.append(made)
+                self.alias[made] = given
+                if made in outside:
+                    self.after.insert(0, listing.calls[i])
+                    outside.add(given)
+            elif name != "total" and made in outside:
+                wanted.insert(0, made)
+        for made in reversed(self.alias):  # a view of a view shows what that one does
+            self.alias[made] = self.alias.get(self.alias[made], self.alias[made])
         self.outputs = [*dict.fromkeys(n for n in wanted if n in unit.made)]
         totals = [(i, total_of(narrow[i], listing)) for i in unit.calls
                   if kinds[i].name == "total"]  # type: ignore[union-attr]
