@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -25,6 +26,8 @@ from gtensor.system.interrupts import Undone
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# of a module, that a step has set; modes are set and set back
+_ATTRIBUTE = re.compile(r"(?!settings\.)\w+\.(?!training )\w+ was set")
 _FEW = 3  # recordings of a signature, two of which in a row must be equal
 _AGAIN = 8  # such calls, of which a warning tells
 _MANY = 16  # signatures, of which a warning tells
@@ -53,7 +56,7 @@ class Captured(Generic[P, R]):
         last = self._last
         with self._lock:
             if last is not None and not kwargs and last.same(args):
-                return self._call(last.known, args, args, kwargs)
+                return self._call(last.known, args, args, kwargs)  # type: ignore[arg-type]
         found = leaves((args, kwargs))
         tensors = [x for _, x in found if isinstance(x, Tensor)]
         if any(isinstance(x, Traced) for x in tensors):
@@ -95,7 +98,7 @@ class Captured(Generic[P, R]):
             known.programs.remove(program)
             return self._record(known, None, tensors, args, kwargs)
 
-    def _state(self) -> Hashable:
+    def _state(self) -> tuple[int, Any]:
         """What programs take for granted: the structure, and what the function reads outside."""
         outside = self._outside
         return structure.epoch, outside.state() if outside.reads else self._found
@@ -106,6 +109,7 @@ class Captured(Generic[P, R]):
     ) -> Any:
         """Run the function as always, record it, and compare it with a program, or with others."""
         recorder, casts = Recorder(tensors), current_casts()
+        before = self._state()
         listener = Registered(recorder)
         with Undone(functools.partial(_stop, listener)):
             bus.add(listener)
@@ -117,6 +121,7 @@ class Captured(Generic[P, R]):
         results.detach(result)
         if known.recordings:  # the first call may make what later ones find, such as a loss scale
             recorder.refuse_kept(results.numbers())
+            self._refuse_changes(recorder, before)
         reason = recorder.reason()
         structure.settle()
         if self._outside.state() is not self._found:  # what it reads may depend on what it finds
@@ -133,7 +138,7 @@ class Captured(Generic[P, R]):
             raise error
         return result
 
-    def _made(self, recorder: Recorder, results: Results, state: Hashable) -> Program:
+    def _made(self, recorder: Recorder, results: Results, state: tuple[int, Any]) -> Program:
         """The program of a recording; on a CUDA device it is a graph, if it can be one."""
         if any(device.type != "cpu" for device in recorder.devices):
             from gtensor.execution.steps.graphed import Graphed, Graphs, graphable
@@ -152,6 +157,17 @@ class Captured(Generic[P, R]):
                 f"{_name(self.function)} was called with {_MANY} signatures, each of which is "
                 f"recorded; the last one differs from the one before in {changed(before, last)}: "
                 "give numbers that change as tensors, and batches one shape", stacklevel=3)
+
+    def _refuse_changes(self, recorder: Recorder, before: tuple[int, Any]) -> None:
+        """Refuse a step that changes what it reads, such as a counter: replays change nothing."""
+        changed = [what for what in structure.since(before[0]) if _ATTRIBUTE.fullmatch(what)]
+        outside = self._state()[1]
+        if outside is not before[1]:
+            changed.append(self._outside.changed(before[1], outside))
+        if changed:
+            recorder.refusals.append(
+                f"it changes what it may read: {'; '.join(changed)}; a replay changes nothing of "
+                "Python's: keep it out of the step, or in a tensor that is written in place")
 
     def _warn_of_changes(self, known: _Signature, state: tuple[int, Any]) -> None:
         """Tell what makes a step with a program be recorded again and again."""
@@ -211,7 +227,7 @@ class _Signature:
         self.replays = 0
         self.anew = 0  # calls since the last replay that were recorded although there is a program
 
-    def program(self, state: Hashable) -> Program | None:
+    def program(self, state: tuple[int, Any]) -> Program | None:
         """The program for a state, which is the first one from then on."""
         for program in self.programs:
             if program.state == state:
@@ -221,7 +237,8 @@ class _Signature:
         return None
 
     def add(
-        self, recorder: Recorder, results: Results, state: Hashable, make: Callable[..., Program]
+        self, recorder: Recorder, results: Results, state: tuple[int, Any],
+        make: Callable[..., Program],
     ) -> str | None:
         """Keep a recording, or make a program if it equals an earlier one; else what differs."""
         for program in self.programs:

@@ -239,7 +239,8 @@ class Outside:
     It is made when a step is recorded, since what code reads depends on what it finds, and lives as
     long as its states are compared. Two threads must not call `state` at once.
 
-    `reads` is False if there is nothing. `whole` is False if the function calls so much other code that some of it was left out.
+    `reads` is False if there is nothing. `whole` is False if the function calls so much other code
+    that some of it was left out.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
