@@ -40,13 +40,15 @@ def values_written(call: Call) -> list[int]:
 
 def only_results(call: Call) -> bool:
     """Whether a call is known to write nothing but its results."""
-    function = call.function
-    if function in (host().ones, host().empty) or call.name.startswith("fused_"):
+    if call.name.startswith("fused_") or call.function in (host().ones, host().empty):
         return True
+    op = registry.get(call.name)
+    if op is None or call.op not in (None, op):
+        return False
+    function: Any = op.cpu  # whose room is that of the GPU's path
     while isinstance(function, partial):
         function = function.func
-    return call.name in registry and str(
-        getattr(function, "__module__", "")).startswith(_WRITE_RESULTS)
+    return str(getattr(function, "__module__", "")).startswith(_WRITE_RESULTS)
 
 
 def is_view(call: Any) -> bool:

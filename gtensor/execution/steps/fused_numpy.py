@@ -25,6 +25,7 @@ from gtensor.system.written_code import written
 SMALL = 1 << 16  # bytes of an array up to which it is one tile
 CACHED = 1 << 20  # bytes of the tiles of all arrays that stay in the cache together
 _LEAST = 2048  # elements of a tile
+_KEPT = 1 << 20  # bytes of buffers that one call keeps
 
 
 class Tile(NamedTuple):
@@ -76,6 +77,8 @@ def fused_function(
         return _in_tiles(made, shape, dtype, types, arrays, layouts, name)
     outputs = [f"o{k}" for k in range(len(types))]
     text, scope, lines = _body(made, outputs, dtype)
+    if text.made["b"] * math.prod(shape) * dtype.itemsize > _KEPT:
+        return _in_tiles(made, shape, dtype, types, arrays, layouts, name)
     scope |= {f"b{i}": np.empty(shape, dtype) for i in range(text.made["b"])}
     scope |= {f"m{i}": np.empty(shape, np.bool_) for i in range(text.made["m"])}
     scope |= {name: np.full(shape, scope[number], dtype)

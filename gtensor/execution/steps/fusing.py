@@ -22,7 +22,7 @@ from gtensor.execution.steps.flow import (
 )
 from gtensor.execution.steps.fused_numpy import SMALL, fused_function
 from gtensor.execution.steps.grouping import Member, Unit, grouped, ordered
-from gtensor.execution.steps.listing import Listing, makes, reads, size_of
+from gtensor.execution.steps.listing import Listing, makes, reads, size_of, users_of
 from gtensor.execution.steps.pieces import Piece, composed, one_number, piece_of
 from gtensor.execution.steps.recorder import Call, Constant, Value
 from gtensor.execution.steps.rows import row_calls
@@ -38,13 +38,14 @@ def fuse_pieces(listing: Listing, relaxed: bool = False) -> None:
         narrow, pieces = _narrow_pieces(listing)
     needs = dependences(listing, pieces)
     units = grouped(pieces_as_members(listing, narrow, pieces), needs)
+    users, returned = users_of(listing), {*listing.returned}
     calls: list[Any] = []
     for unit in ordered(units):
         if len(unit.calls) == 1:
             call = listing.calls[unit.calls[0]]
             calls.append(call)
         else:
-            calls += _joined(listing, pieces, unit, relaxed)
+            calls += _joined(listing, pieces, unit, relaxed, users, returned)
     listing.calls[:] = calls
 
 
@@ -111,16 +112,13 @@ def pieces_as_members(
 
 
 def _joined(
-    listing: Listing, pieces: Sequence[Piece | None], unit: Unit, relaxed: bool
+    listing: Listing, pieces: Sequence[Piece | None], unit: Unit, relaxed: bool,
+    users: dict[int, set[int]], returned: set[int],
 ) -> list[Call]:
     """The one call of a unit; none if nothing else uses what it makes."""
     inside = {*unit.calls}
     made = {listing.calls[i].made[0]: i for i in unit.calls}
-    used = {*listing.returned}
-    for i, call in enumerate(listing.calls):
-        if i not in inside:
-            used.update(reads(call))
-    outputs = [n for n in made if n in used]
+    outputs = [n for n in made if n in returned or not users.get(n, inside) <= inside]
     if not outputs:
         return []
     graph = composed([(n, pieces[i]) for n, i in made.items()],  # type: ignore[misc]

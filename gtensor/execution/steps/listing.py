@@ -37,7 +37,7 @@ class Listing:
         """The number of a value like another one, in memory of its own if no root is given."""
         facts = self.values[model]
         root = root or Root(facts.root.owner, True, None)  # type: ignore[union-attr]
-        self.values.append(replace(facts, kind="made", root=root, array=None))
+        self.values.append(replace(facts, kind="made", root=root, array=None, argument=None))
         number = len(self.values) - 1
         self.strides[number] = self.strides[model]
         self.addresses[number] = self.addresses[model]
@@ -106,6 +106,15 @@ def makes(call: Any) -> list[int]:
         return []
     known = {*reads(call)}
     return [n for n in call.made if n is not None and n not in known]
+
+
+def users_of(listing: Listing) -> dict[int, set[int]]:
+    """Of each value the calls that use it, by their places."""
+    found: dict[int, set[int]] = {}
+    for i, call in enumerate(listing.calls):
+        for n in reads(call):
+            found.setdefault(n, set()).add(i)
+    return found
 
 
 def renamed(coded: Any, names: dict[int, int]) -> Any:

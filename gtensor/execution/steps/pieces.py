@@ -151,11 +151,13 @@ def _root(call: Call, inputs: _Inputs, params: dict[str, Any]) -> Node | None:
         name = _name_on_the_cpu(call)
     trace = _Unchanged()
     if name is not None:
-        if params or not _takes(name, inputs):
+        if params or not _takes(name, inputs) or on_cuda and not any(
+                isinstance(a, Value) for a in inputs.args):
             raise _Unknown
         return trace.call(name, *inputs.leaves(trace))
-    if "condition" in inputs.kinds:
-        raise _Unknown  # a formula takes numbers
+    if "condition" in inputs.kinds or on_cuda and any(
+            isinstance(a, Constant) for a in inputs.args):
+        raise _Unknown  # a formula takes numbers, and a kernel no arrays of the host
     op = _op_of(call)
     if op is not None and call.name == "equal_number":
         return trace.where(trace.equal(*inputs.leaves(trace)), 1.0, 0.0)

@@ -18,7 +18,7 @@ from gtensor.engine.tape.op import registry
 from gtensor.execution.steps.flow import dependences, is_view
 from gtensor.execution.steps.fused_numpy import CACHED, SMALL, Tile, tile_of
 from gtensor.execution.steps.grouping import Member, Unit, grouped, ordered
-from gtensor.execution.steps.listing import Listing, is_floating, reads, size_of
+from gtensor.execution.steps.listing import Listing, is_floating, reads, size_of, users_of
 from gtensor.execution.steps.pieces import Piece, composed
 from gtensor.execution.steps.recorder import Call, Value
 from gtensor.execution.steps.totals import RunningSum, Total, total_of
@@ -48,10 +48,7 @@ def row_calls(
     needs = dependences(listing, pieces)
     units = grouped([None if kind is None else _member(i, kind, narrow[i], pieces[i], listing)
                      for i, kind in enumerate(kinds)], needs)
-    users: dict[int, set[int]] = {}
-    for i, call in enumerate(listing.calls):
-        for n in reads(call):
-            users.setdefault(n, set()).add(i)
+    users = users_of(listing)
     calls: list[Any] = []
     found = False
     for unit in ordered(units):
@@ -177,20 +174,21 @@ class _Rows:
         self.alias: dict[int, int] = {}  # a view's value -> what it shows
         self.after: list[Any] = []  # calls of the group that are made after it
         self.totals: dict[int, Total] = {}  # value -> its sum, taken on the way
+        outside = {n for i in unit.calls for n in listing.calls[i].made
+                   if n in returned or users.get(n, set()) - inside}
         wanted: list[int] = []
-        for i in unit.calls:
-            if kinds[i].name == "total":  # type: ignore[union-attr]
-                continue
-            (made,) = listing.calls[i].made
-            outside = made in returned or bool(users.get(made, set()) - inside)
-            if kinds[i].name == "view":  # type: ignore[union-attr]
+        for i in reversed(unit.calls):
+            (made,), name = listing.calls[i].made, kinds[i].name  # type: ignore[union-attr]
+            if name == "view":
                 given = narrow[i].args[0].number
-                self.alias[made] = self.alias.get(given, given)
-                if outside:
-                    self.after.append(listing.calls[i])
-                    wanted.append(self.alias[made])
-            elif outside:
-                wanted.append(made)
+                self.alias[made] = given
+                if made in outside:
+                    self.after.insert(0, listing.calls[i])
+                    outside.add(given)
+            elif name != "total" and made in outside:
+                wanted.insert(0, made)
+        for made in reversed(self.alias):  # a view of a view shows what that one does
+            self.alias[made] = self.alias.get(self.alias[made], self.alias[made])
         self.outputs = [*dict.fromkeys(n for n in wanted if n in unit.made)]
         totals = [(i, total_of(narrow[i], listing)) for i in unit.calls
                   if kinds[i].name == "total"]  # type: ignore[union-attr]
