@@ -155,6 +155,8 @@ class Trainer:
             raise ValueError("capture=True given to a trainer of several ranks, whose collectives "
                              "no captured step can have; wanted 'auto' or False")
         self.captured = gt_capture(self.gradients) if capture and comm is None else None
+        if self.captured is not None:
+            self.captured.watch(loss)
         self._must_capture = capture is True
         self.network = None if comm is None else _parallel(loss, model, comm)
         self.ema = None if ema_decay is None else EMA(model, ema_decay, warmup=True)
