@@ -262,10 +262,11 @@ def _parameter(text: str) -> Parameter:
 class Elementwise:
     """A kernel whose body CuPy applies to every element; see `elementwise`."""
 
-    __slots__ = ("_arity", "_kernel", "_parsed", "_texts", "body", "include", "name")
+    __slots__ = ("_arity", "_kernel", "_options", "_parsed", "_texts", "body", "include", "name")
 
     def __init__(
-        self, inputs: str, outputs: str, body: str, include: str | None, name: str | None
+        self, inputs: str, outputs: str, body: str, include: str | None, name: str | None,
+        options: tuple[str, ...] = OPTIONS,
     ) -> None:
         self._arity = len(_parameters(inputs))
         _parameters(outputs)  # raises ValueError
@@ -274,6 +275,7 @@ class Elementwise:
         self.body = body
         self.include = include
         self.name = name or _name_from(body)
+        self._options = options
         self._kernel: Any = None
 
     @property
@@ -333,7 +335,7 @@ class Elementwise:
             self.body,
             self.name,
             preamble=source(self.include) if self.include else "",
-            options=OPTIONS,
+            options=self._options,
         )
         return self._kernel
 
@@ -352,7 +354,8 @@ registered: list[Elementwise] = []
 
 
 def elementwise(
-    inputs: str, outputs: str, body: str, include: str | None = None, name: str | None = None
+    inputs: str, outputs: str, body: str, include: str | None = None, name: str | None = None,
+    contract: bool = True,
 ) -> Elementwise:
     """An elementwise kernel from one line of CUDA C++, compiled by CuPy at its first call.
 
@@ -364,11 +367,13 @@ def elementwise(
             `gt_...` functions of kernels/ take a half type and compute in float.
         include: a file of kernels/ whose functions the body calls.
         name: the name in profilers; by default the first `gt_...` function of the body.
+        contract: whether a product and a sum may be rounded once, together.
 
     Raises:
         ValueError: if a parameter is not written `[raw] type name`.
     """
-    kernel = Elementwise(inputs, outputs, body, include, name)
+    options = OPTIONS if contract else (*OPTIONS, "--fmad=false")
+    kernel = Elementwise(inputs, outputs, body, include, name, options)
     registered.append(kernel)
     return kernel
 

@@ -342,6 +342,7 @@ class Optimizer:
         others = [slot for slots in self._slots for slot in slots if slot not in with_gradient]
 
         def run() -> object:
+            self._check_members()
             if bus.listeners or any(slot.parameter.grad is not None for slot in others):
                 return self.step()
             given = []
@@ -621,7 +622,8 @@ def _prepared_drop(optimizer: Optimizer, set_to_none: bool = True) -> Callable[[
     """`zero_grad` for replays."""
     if not set_to_none:
         return partial(optimizer.zero_grad, False)
-    leaves = [slot.parameter._node for slots in optimizer._slots for slot in slots]
+    leaves = [slot.parameter._node for slots in optimizer._slots for slot in slots
+              if slot.parameter._node is not None]  # else it was frozen
     return lambda: deque(map(setattr, leaves, repeat("grad"), repeat(None)), 0)
 
 

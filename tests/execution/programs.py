@@ -110,7 +110,7 @@ def write_by_a_mask() -> Step:
 # -- Python's state --------------------------------------------------------------------------------
 
 
-@refused("a value of Python's that changes")
+@refused("it changes what it may read: the closure's `count[0]` was 1 and is 2")
 def counter() -> Step:
     count = [0]
 
@@ -119,6 +119,30 @@ def counter() -> Step:
         return x * count[0]
 
     return step
+
+
+@refused("it changes what it may read: the closure's `calls`")
+def condition_on_a_list_that_grows() -> Step:
+    calls: list[int] = []
+
+    def step(x: gt.Tensor) -> gt.Tensor:
+        calls.append(1)
+        return x * 2 if len(calls) < 6 else x * 3
+
+    return step
+
+
+@refused("it changes what it may read: Counting.calls was set")
+def condition_on_a_counter_of_a_module() -> Step:
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self, x: gt.Tensor) -> gt.Tensor:
+            self.calls += 1
+            return x * 2 if self.calls < 6 else x * 3
+
+    net = Counting()
+    return lambda x: net(x)
 
 
 @refused("kept outside of the step")

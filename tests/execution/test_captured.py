@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -288,3 +289,73 @@ def test_listeners_are_told_of_the_calls_of_a_replay():
     line = "step = gt.capture(lambda x: net(x).sum())"
     assert listener.told == [("linear", "Sequential.0", line), ("tanh", "Sequential.1", line),
                              ("sum", "", line)]
+
+
+BETWEEN = {
+    "frozen": lambda net, optimizer: net.bias.requires_grad_(False),
+    "an option that is no number": lambda net, optimizer: optimizer.param_groups[0].update(
+        maximize=True),
+    "a member taken away": lambda net, optimizer: optimizer.param_groups[0]["params"].pop(),
+    "converted": lambda net, optimizer: net.double(),
+    "a hook": lambda net, optimizer: net.weight.register_hook(lambda g: g * 0),
+}
+
+
+@pytest.mark.parametrize("change", BETWEEN)
+def test_a_change_between_replays_does_to_a_training_step_what_it_does_without_capture(change):
+    def losses(wrap):
+        gt.random.manual_seed(0)
+        net = nn.Linear(4, 2)
+        optimizer = gt.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = (net(x) ** 2).sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step, found = wrap(step), []
+        for i in range(9):
+            if i == 5:
+                BETWEEN[change](net, optimizer)
+            try:
+                found.append(step(numbers(i).reshape(1, 4) / 10).item())
+            except (ValueError, TypeError) as error:
+                found.append(str(error))
+        return found
+
+    assert losses(gt.capture) == losses(lambda step: step)
+
+
+def test_what_changes_outside_before_each_call_is_told():
+    box = {"factor": 0}
+
+    def run(x):
+        return x * 1 if box["factor"] >= 0 else x
+
+    step = gt.capture(run)
+    with pytest.warns(UserWarning, match="recorded anew in 8 calls.*factor"):
+        for i in range(12):
+            box["factor"] = i
+            assert step(numbers(i)).tolist() == numbers(i).tolist()
+
+
+def test_a_value_outside_that_changes_is_noticed():
+    box = {"factor": 2.0}
+    step = gt.capture(lambda x: x * box["factor"])
+    for factor in (2.0, 3.0, 2.0):
+        box["factor"] = factor
+        for i in range(4):
+            assert step(numbers(i)).tolist() == (numbers(i) * factor).tolist()
+    assert len(step.programs) == 2
+
+
+def test_no_argument_and_no_result_is_kept():
+    step, kept = gt.capture(lambda x: x * 2), []
+    for i in range(4):
+        x = numbers(i)
+        y = step(x)
+        kept += [weakref.ref(x), weakref.ref(y)]
+        del x, y
+        assert not any(ref() is not None for ref in kept)

@@ -24,6 +24,7 @@ from . import (
     checks,
     checks_files,
     plants,
+    plants_capture,
     plants_context,
     plants_files,
     plants_interrupts,
@@ -399,6 +400,14 @@ FAULTS = [
           ByCheck(checks.out_of_memory_is_raised_although_the_cleanup_fails)),
     Fault("a listener keeps no owner of blocks alive", plants_numbers.owner_kept_by_listener,
           ByCheck(checks.a_timeline_keeps_no_released_plan_alive)),
+    # captured steps
+    Fault("each op of a fused call is lowered alone", plants_capture.composed_formulas_simplified,
+          ByTest("execution.test_fusing", "test_relaxed_fusing_folds_numbers")),
+    Fault("a captured write follows the reads before it", plants_capture.writes_before_reads,
+          ByTest("execution.test_fusing",
+                 "test_a_write_follows_what_read_the_memory_before")),
+    Fault("a sum of tiles is NumPy's sum", plants_capture.sums_parted_anywhere,
+          ByTest("execution.test_fusing", "test_a_loss_over_rows_is_one_call")),
     # untrusted files and states
     Fault("a size in a file is bounded before it is used", plants_files.header_unbounded,
           ByCheck(checks_files.sizes_are_bounded_before_anything_is_read)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -15,6 +16,7 @@ from gtensor.engine.handle.context import STATE, casting, current_casts
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import Traced
 from gtensor.execution.steps.comparing import difference
+from gtensor.execution.steps.outside import Outside
 from gtensor.execution.steps.program import Moved, NoGraph, Program
 from gtensor.execution.steps.recorder import CaptureError, Recorder
 from gtensor.execution.steps.results import Results
@@ -26,7 +28,10 @@ from gtensor.system.interrupts import Undone
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# of a module, that a step has set; modes are set and set back
+_ATTRIBUTE = re.compile(r"(?!settings\.)\w+\.(?!training )\w+ was set")
 _FEW = 3  # recordings of a signature, two of which in a row must be equal
+_AGAIN = 8  # such calls, of which a warning tells
 _MANY = 16  # signatures, of which a warning tells
 
 
@@ -41,7 +46,9 @@ class Captured(Generic[P, R]):
         self._fuse, self._check, self._shared = fuse, check, shared
         self._lock = threading.RLock()
         self._signatures: dict[Hashable, _Signature] = {}
-        self._outside: Any = None
+        self._reader: Callable[..., Any] = function
+        self._outside = Outside(function)
+        self._found = self._outside.state()
         self._eager = False
         self._last: _Last | None = None  # the signature of the last call
         self._graphs: Any = None  # what the graphs of CUDA devices share
@@ -61,7 +68,7 @@ class Captured(Generic[P, R]):
         last = self._last
         with self._lock:
             if last is not None and not kwargs and last.same(args):
-                return self._call(last.known, args, args, kwargs)
+                return self._call(last.known, args, args, kwargs)  # type: ignore[arg-type]
         found = [*leaves(args), *leaves(kwargs)]
         tensors = [x for _, x in found if isinstance(x, Tensor)]
         if any(isinstance(x, Traced) for x in tensors):
@@ -86,8 +93,10 @@ class Captured(Generic[P, R]):
         if program is not None and (program.state != state or not program.fits(tensors)):
             program = known.program(state, tensors)
         if program is None:
+            self._warn_of_changes(known, state)
             return self._record(known, None, tensors, args, kwargs)
         known.replays += 1
+        known.anew = 0
         if self._check and not known.replays % self._check:
             return self._record(known, program, tensors, args, kwargs)
         try:
@@ -102,9 +111,10 @@ class Captured(Generic[P, R]):
             known.programs.remove(program)
             return self._record(known, None, tensors, args, kwargs)
 
-    def _state(self) -> Hashable:
-        """What programs take for granted."""
-        return structure.epoch
+    def _state(self) -> tuple[int, Any]:
+        """What programs take for granted: the structure, and what the function reads outside."""
+        outside = self._outside
+        return structure.epoch, outside.state() if outside.reads else self._found
 
     def _record(
         self, known: _Signature, program: Program | None, tensors: Sequence[Tensor],
@@ -112,6 +122,7 @@ class Captured(Generic[P, R]):
     ) -> Any:
         """Run the function as always, record it, and compare it with a program, or with others."""
         recorder, casts = Recorder(tensors), current_casts()
+        before = self._state()
         listener = Registered(recorder)
         with Undone(functools.partial(_stop, listener, recorder)):
             bus.add(listener)
@@ -123,8 +134,13 @@ class Captured(Generic[P, R]):
         results.detach(result)
         if known.recordings:  # the first call may make what later ones find, such as a loss scale
             recorder.refuse_kept(results.numbers())
+            self._refuse_changes(recorder, before)
+        recorder.release()
         reason = recorder.reason()
         structure.settle()
+        if self._outside.state() is not self._found:  # what it reads may depend on what it finds
+            self._outside = Outside(self._reader)
+            self._found = self._outside.state()
         if reason is None and program is not None:
             reason = difference(program.recording, recorder, (program.results, results))
         elif reason is None:
@@ -136,7 +152,7 @@ class Captured(Generic[P, R]):
             raise error
         return result
 
-    def _made(self, recorder: Recorder, results: Results, state: Hashable) -> Program:
+    def _made(self, recorder: Recorder, results: Results, state: tuple[int, Any]) -> Program:
         """The program of a recording; on a CUDA device it is a graph, if it can be one."""
         if any(device.type != "cpu" for device in recorder.devices):
             from gtensor.execution.steps.graphed import Graphed, Graphs, graphable
@@ -155,6 +171,29 @@ class Captured(Generic[P, R]):
                 f"{_name(self.function)} was called with {_MANY} signatures, each of which is "
                 f"recorded; the last one differs from the one before in {changed(before, last)}: "
                 "give numbers that change as tensors, and batches one shape", stacklevel=3)
+
+    def _refuse_changes(self, recorder: Recorder, before: tuple[int, Any]) -> None:
+        """Refuse a step that changes what it reads, such as a counter: replays change nothing."""
+        changed = [what for what in structure.since(before[0]) if _ATTRIBUTE.fullmatch(what)]
+        outside = self._state()[1]
+        if outside is not before[1]:
+            changed.append(self._outside.changed(before[1], outside))
+        if changed:
+            recorder.refusals.append(
+                f"it changes what it may read: {'; '.join(changed)}; a replay changes nothing of "
+                "Python's: keep it out of the step, or in a tensor that is written in place")
+
+    def _warn_of_changes(self, known: _Signature, state: tuple[int, Any]) -> None:
+        """Tell what makes a step with a program be recorded again and again."""
+        if not known.programs:
+            return
+        known.anew += 1
+        if known.anew == _AGAIN:
+            told = structure.since(known.programs[0].state[0]) or [
+                self._outside.changed(self._found, state[1])]
+            warnings.warn(f"{_name(self.function)} was recorded anew in {_AGAIN} calls, as what it "
+                          f"reads has changed before each: {'; '.join(told[-3:])}; pass it as an "
+                          "argument, or change it less often", stacklevel=4)
 
     # -- what is known ----------------------------------------------------------------------------
 
@@ -176,6 +215,17 @@ class Captured(Generic[P, R]):
             if known.recordings:
                 lines.append(f"    recorded {len(known.recordings)} of 2 times")
         return "\n".join(lines)
+
+    def watch(self, *called: Callable[..., Any]) -> None:
+        """Compare at each call what these functions read, too.
+
+        For functions that the step calls although its own code does not name them, as a trainer
+        calls its loss.
+        """
+        with self._lock:
+            self._reader = functools.partial(self._reader, *called)
+            self._outside = Outside(self._reader)
+            self._found = self._outside.state()
 
     def clear(self) -> None:
         """Forget all programs."""
@@ -200,8 +250,11 @@ class _Signature:
         self.programs: list[Program] = []  # the last used first
         self.recordings: list[tuple[Recorder, Results]] = []
         self.replays = 0
+        self.anew = 0  # calls since the last replay that were recorded although there is a program
 
-    def program(self, state: Hashable, arguments: Sequence[Tensor]) -> Program | None:
+    def program(
+        self, state: tuple[int, Any], arguments: Sequence[Tensor]
+    ) -> Program | None:
         """The program for a state and these arguments, which is the first one from then on."""
         for program in self.programs:
             if program.state == state and program.fits(arguments):
@@ -211,7 +264,8 @@ class _Signature:
         return None
 
     def add(
-        self, recorder: Recorder, results: Results, state: Hashable, make: Callable[..., Program]
+        self, recorder: Recorder, results: Results, state: tuple[int, Any],
+        make: Callable[..., Program],
     ) -> str | None:
         """Keep a recording, or make a program if it equals an earlier one; else what differs."""
         for program in self.programs:

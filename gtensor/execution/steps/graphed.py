@@ -10,7 +10,7 @@ shares of averages are refreshed by the graph itself.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ class Graphed(Program):
     """
 
     def __init__(
-        self, recording: Recorder, results: Results, state: Hashable, fuse: bool | str,
+        self, recording: Recorder, results: Results, state: tuple[int, Any], fuse: bool | str,
         device: Device, graphs: Graphs, shared: bool,
     ) -> None:
         self._device, self._graphs, self._shared = device, graphs, shared

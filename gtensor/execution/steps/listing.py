@@ -45,7 +45,9 @@ class Listing:
 
     def contiguous(self, number: int) -> bool:
         """Whether a value lies densely in memory, its last axis innermost."""
-        return self.strides[number] == dense(self.values[number])
+        facts = self.values[number]
+        return all(size == 1 or stride == wanted for size, stride, wanted in zip(
+            facts.shape, self.strides[number], dense(facts), strict=True))
 
 
     def span(self, number: int) -> tuple[int, int]:
@@ -78,8 +80,8 @@ def listed(recording: Recorder, returned: Iterable[int]) -> Listing:
     calls = []
     for call in recording.calls:
         if isinstance(call, Call) and call.name == "view" and call.op is None:
-            (number,) = call.made
-            facts = values[number]  # type: ignore[index]
+            number: Any = call.made[0]
+            facts = values[number]
             base = values[call.args[0].number]
             if base.kind == "external" and facts.array is not None and facts.array() is not None:
                 values[number] = replace(facts, kind="external")  # such as a transposed weight
@@ -104,6 +106,15 @@ def makes(call: Any) -> list[int]:
         return []
     known = {*reads(call)}
     return [n for n in call.made if n is not None and n not in known]
+
+
+def users_of(listing: Listing) -> dict[int, set[int]]:
+    """Of each value the calls that use it, by their places."""
+    found: dict[int, set[int]] = {}
+    for i, call in enumerate(listing.calls):
+        for n in reads(call):
+            found.setdefault(n, set()).add(i)
+    return found
 
 
 def renamed(coded: Any, names: dict[int, int]) -> Any:

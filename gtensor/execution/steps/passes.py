@@ -1,23 +1,26 @@
-"""What is changed in a recording before it is written as a program: dead calls, versions, fusing.
-
-Each pass takes a `Listing` and changes it. Memory is what orders calls: a call follows the last one
-that wrote what it reads, and a write follows the reads of what was there before.
+"""What is changed in a recording before it is written as a program: dead calls, constants, versions
+of overwritten memory, and fusing (`fusing`). Each pass takes a `Listing` and changes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gtensor.backend import host
-from gtensor.engine.tape.op import registry
-from gtensor.execution.steps.comparing import values_of
+from gtensor.execution.steps.flow import (
+    VIEWS,
+    is_view,
+    lasting_roots,
+    only_results,
+    values_written,
+)
+from gtensor.execution.steps.fusing import fuse_pieces, take_over
 from gtensor.execution.steps.listing import Listing, listed, makes, reads, renamed, size_of
-from gtensor.execution.steps.pieces import Piece, piece_of
+from gtensor.execution.steps.pieces import one_number, piece_of
 from gtensor.execution.steps.recorder import (
     Call,
     Constant,
@@ -27,10 +30,6 @@ from gtensor.execution.steps.recorder import (
     like,
     view_at,
 )
-
-_WRITE_RESULTS = tuple(f"gtensor.ops.{room}." for room in (
-    "activations", "define", "elementwise", "linalg", "losses", "order", "reduce", "scan"))
-_VIEWS = {"view", "reshape", "broadcast_to", "permute_dims"}
 
 
 def improved(recording: Recorder, returned: Iterable[int], fuse: bool | str) -> Listing:
@@ -42,9 +41,9 @@ def improved(recording: Recorder, returned: Iterable[int], fuse: bool | str) -> 
     fold_constants(listing)
     drop_dead(listing)
     if fuse:
-        from gtensor.execution.steps.fusing import fuse_pieces
-
         fuse_pieces(listing, relaxed=fuse == "relaxed")
+        drop_dead(listing)
+        take_over(listing)
     return listing
 
 
@@ -74,7 +73,7 @@ def _only_makes(call: Call) -> bool:
     """Whether all that a call does is to make its results."""
     if call.host:
         return False
-    if is_view(call) or call.name in _VIEWS and "out" not in call.params:
+    if is_view(call) or call.name in VIEWS and "out" not in call.params:
         return True  # also one that was made before
     return only_results(call) and len(makes(call)) == len(call.made)
 
@@ -114,16 +113,6 @@ def _folded(call: Call, listing: Listing) -> np.ndarray | None:
     return value if value is not None and value.dtype == facts[0].dtype else None
 
 
-def one_number(call: Call) -> np.ndarray | None:
-    """What an elementwise call makes of single numbers; None if it is given anything else."""
-    if reads(call) or call.several or call.device is None or call.device.type != "cpu":
-        return None
-    given = [a.array if isinstance(a, Constant) else a for a in call.args]
-    value = np.array(call.function(*given, **call.params))
-    value.flags.writeable = False
-    return None if value.shape else value
-
-
 def _with_constants(coded: Any, known: dict[int, Constant]) -> Any:
     """Coded arguments with constants in place of the values that are known."""
     if isinstance(coded, Value):
@@ -133,93 +122,6 @@ def _with_constants(coded: Any, known: dict[int, Constant]) -> Any:
     if isinstance(coded, dict):
         return {key: _with_constants(item, known) for key, item in coded.items()}
     return coded
-
-
-# -- memory ----------------------------------------------------------------------------------------
-
-
-def written_roots(call: Any, listing: Listing, piece: Piece | None) -> set[int]:
-    """The roots (by id) whose memory a call may write: all of what it is given, if in doubt."""
-    if not isinstance(call, Call) or call.host:
-        return set()
-    numbers = (values_written(call) if piece is not None or is_view(call) or only_results(call)
-               else reads(call))
-    return {id(listing.values[n].root) for n in numbers}
-
-
-def values_written(call: Call) -> list[int]:
-    """The values into which a call is known to write."""
-    given = {*reads(call)}
-    return [*[n for n in call.made if n is not None and n in given],
-            *values_of(call.params.get("out"))]
-
-
-def only_results(call: Call) -> bool:
-    """Whether a call is known to write nothing but its results."""
-    function = call.function
-    if function in (host().ones, host().empty):
-        return True
-    while isinstance(function, partial):
-        function = function.func
-    return call.name in registry and str(
-        getattr(function, "__module__", "")).startswith(_WRITE_RESULTS)
-
-
-def is_view(call: Any) -> bool:
-    """Whether a call only makes another array over memory."""
-    return isinstance(call, Call) and not call.host and call.name in _VIEWS and len(
-        call.made) == 1 and not values_written(call)
-
-
-def dependences(listing: Listing, pieces: Sequence[Piece | None]) -> list[set[int]]:
-    """Of each call, the calls that it must follow."""
-    made: dict[int, int] = {}  # value -> the call that makes it
-    wrote: dict[int, int] = {}  # root -> the call that wrote it last
-    read: dict[int, set[int]] = {}  # root -> the calls that have read it since
-    values = listing.values
-    outside = {id(facts.root) for facts in values
-               if facts.root is not None and (not facts.root.made)}
-    found: list[set[int]] = []
-    effect: int | None = None  # the last call with an effect that is no value
-    for i, call in enumerate(listing.calls):
-        needs: set[int] = set()
-        numbers = reads(call)
-        roots = {id(values[n].root) for n in numbers if values[n].root is not None}
-        writes = written_roots(call, listing, pieces[i])
-        needs.update(made[n] for n in numbers if n in made)
-        if not isinstance(call, Call) or call.host:
-            if effect is not None:
-                needs.add(effect)
-            effect = i
-        if isinstance(call, Stored):
-            outside |= roots
-        if isinstance(call, Call) and call.host:  # it may read and write all that lasts
-            roots = writes = outside
-        for root in roots | writes:
-            if root in wrote:
-                needs.add(wrote[root])
-        for root in writes:
-            needs |= read.get(root, set())
-            wrote[root], read[root] = i, set()
-        for root in roots - writes:
-            read.setdefault(root, set()).add(i)
-        for n in makes(call):
-            made[n] = i
-            if values[n].root is not None and not is_view(call):
-                wrote.setdefault(id(values[n].root), i)
-        needs.discard(i)
-        found.append(needs)
-    return found
-
-
-def lasting_roots(listing: Listing) -> set[int]:
-    """Roots (by id) that something outside of the program sees after it."""
-    values = listing.values
-    seen = {id(values[n].root) for n in listing.returned}
-    for call in listing.calls:
-        if isinstance(call, Stored):
-            seen |= {id(values[n].root) for n in reads(call)}
-    return seen
 
 
 # -- versions --------------------------------------------------------------------------------------
@@ -257,9 +159,9 @@ def name_versions(listing: Listing) -> None:
             calls.append(call)
             continue
         out = call.params.get("out")
-        root = id(listing.values[out.number].root) if isinstance(out, Value) else None
-        if (root in whole and root not in kept and call.made == (out.number,)
-                and listing.span(out.number) == whole[root]
+        root = id(listing.values[out.number].root) if isinstance(out, Value) else 0
+        if (isinstance(out, Value) and root in whole and root not in kept
+                and call.made == (out.number,) and listing.span(out.number) == whole[root]
                 and piece_of(call, listing) is not None):
             made = listing.new(out.number)
             listing.earlier[made] = now[out.number]
@@ -299,6 +201,7 @@ def _view_of(
     """The call that makes a value, a view, of a version of its memory."""
     facts, whole = listing.values[number], listing.values[version]
     given: tuple[Any, ...] = Value(version), facts.shape
+    function: Callable[..., Any]
     if listing.contiguous(number) and size_of(facts) == size_of(whole):
         name, function = "reshape", reshaped
     elif size_of(whole) == 1:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gtensor.engine.tape.op import registry
-from gtensor.execution.steps.listing import Listing, is_floating
+from gtensor.engine.tape.op import Op, registry
+from gtensor.execution.steps.listing import Listing, is_floating, reads
 from gtensor.execution.steps.recorder import Call, Constant, Value
 from gtensor.ops.define.formula import (
     Formula,
@@ -31,6 +31,13 @@ _UFUNCS = {function: name for name, p in PRIMITIVES.items()
            if isinstance(function := getattr(np, p.numpy or name, None), np.ufunc)}
 # NumPy squares where all exponents are one 2 in memory, so bits depend on how they lie.
 _LAYOUT_TELLS = {"power"}
+# Primitives whose CUDA text has the bits of CuPy's kernel; that of maximum, minimum and sign has
+# others for NaN and zeros.
+_CUPY = {"add", "subtract", "multiply", "divide", "negative", "abs", "square", "sqrt", "exp",
+         "log", "log1p", "expm1", "sin", "cos", "tanh", "where", "greater", "greater_equal",
+         "less", "less_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_not"}
+# Ops with a kernel of their own that selects, as the formula does.
+_SAME_ON_CUDA = {"maximum_grad", "minimum_grad"}
 _EXACT = 2**53  # integers up to it are floats
 
 
@@ -57,9 +64,10 @@ class _Array(Node):
 
     __slots__ = ("dtype",)
 
-    def __init__(self, trace: Trace, name: str, dtype: np.dtype | None) -> None:
+    def __init__(self, trace: Trace, name: str, dtype: np.dtype | None, kind: str) -> None:
         super().__init__(trace, "input", (name,))
         self.dtype = dtype
+        self.boolean = kind == "condition"
 
 
 class _Unknown(Exception):
@@ -69,17 +77,15 @@ class _Unknown(Exception):
 def piece_of(call: Any, listing: Listing) -> Piece | None:
     """An elementwise call as a graph; None for any other call."""
     if not isinstance(call, Call) or call.host or call.several or len(call.made) != 1 or (
-            call.device is None or call.device.type != "cpu"):
+            call.device is None):
         return None
     (made,) = call.made
-    if made is None or not listing.contiguous(made):
+    if made is None or not listing.contiguous(made) or 0 in listing.values[made].shape:
         return None
-    result, out = listing.values[made], call.params.get("out")
+    result = listing.values[made]
     params = {key: x for key, x in call.params.items() if key not in ("out", "formula")}
     try:
         inputs = _Inputs(call.args, listing)
-        if out is None and call.asarray and result.shape or 0 in result.shape:
-            return None
         root = _root(call, inputs, params)
         if root is None:
             return None
@@ -121,7 +127,7 @@ class _Inputs:
                 raise _Unknown
             if dtype == np.bool_:
                 self.kinds.append("condition")
-            elif is_floating(dtype) and self.dtype in (None, dtype):
+            elif is_floating(dtype) and (self.dtype is None or self.dtype == dtype):
                 self.dtype = dtype
                 self.kinds.append("array")
             else:
@@ -133,62 +139,89 @@ class _Inputs:
 
     def leaves(self, trace: Trace) -> list[Any]:
         """The arguments within a trace."""
-        return [_Array(trace, f"x{i}", self.dtype) if f"x{i}" in self.named else a
+        return [_Array(trace, f"x{i}", self.dtype, self.kinds[i]) if f"x{i}" in self.named else a
                 for i, a in enumerate(self.args)]
 
 
 def _root(call: Call, inputs: _Inputs, params: dict[str, Any]) -> Node | None:
-    name = _plain_name(call, inputs)
+    on_cuda = call.device is not None and call.device.type == "cuda"
+    if on_cuda:
+        name = call.name if call.name in _CUPY and _op_of(call) is not None else None
+    else:
+        name = _name_on_the_cpu(call)
+    trace = _Unchanged()
     if name is not None:
-        if params:
+        if params or not _takes(name, inputs) or on_cuda and not any(
+                isinstance(a, Value) for a in inputs.args):
             raise _Unknown
-        return _Unchanged().call(name, *inputs.leaves(_Unchanged()))
-    if "condition" in inputs.kinds:
-        raise _Unknown  # a formula takes numbers
-    if call.name == "equal_number" and call.function is registry["equal_number"].cpu:
-        trace = _Unchanged()
+        return trace.call(name, *inputs.leaves(trace))
+    if "condition" in inputs.kinds or on_cuda and any(
+            isinstance(a, Constant) for a in inputs.args):
+        raise _Unknown  # a formula takes numbers, and a kernel no arrays of the host
+    op = _op_of(call)
+    if op is not None and call.name == "equal_number":
         return trace.where(trace.equal(*inputs.leaves(trace)), 1.0, 0.0)
+    if op is not None and call.name == "abs_grad" and on_cuda and len(inputs.kinds) == 2:
+        g, x = inputs.leaves(trace)  # as its kernel: 0 where x is NaN
+        return g * (trace.where(x > 0, 1.0, 0.0) - trace.where(x < 0, 1.0, 0.0))
     formula = _formula_of(call)
     if formula is not None:
-        return _lowered(formula, inputs, params)
-    plain = getattr(call.function, "plain", None)
+        return _of_formula(formula, inputs, params, on_cuda)
+    path = call.function if op is None else op.cpu
+    plain = getattr(path, "plain", None)
     if isinstance(plain, partial) and plain.args == (np,) and not plain.keywords:
-        trace = _Unchanged()  # NumPy's functions one by one
+        if on_cuda and call.name not in _SAME_ON_CUDA:
+            return None
         made = plain.func(trace, *inputs.leaves(trace), **_numbers(params))
-        return made if isinstance(made, Node) else None
+        return made if isinstance(made, Node) else None  # NumPy's functions one by one
     return None
 
 
-def _plain_name(call: Call, inputs: _Inputs) -> str | None:
+def _name_on_the_cpu(call: Call) -> str | None:
     """The primitive that a call is, one of NumPy's functions or `where`."""
     if call.name == "where" and call.function is registry["where"].cpu:
-        name, kinds = "where", inputs.kinds
-        if len(kinds) != 3 or kinds[0] != "condition" or "condition" in kinds[1:]:
-            raise _Unknown
-        return name
+        return "where"
     plain = getattr(call.function, "plain", call.function)
     if not isinstance(plain, np.ufunc):
         return None
     found = _UFUNCS.get(plain)
     if found is None or found in _LAYOUT_TELLS:
         raise _Unknown
-    primitive = PRIMITIVES[found]
-    if len(inputs.kinds) != primitive.arity or "absent" in inputs.kinds:
-        raise _Unknown
-    for k, kind in enumerate(inputs.kinds):
-        if (kind == "condition") is not primitive.takes_boolean(k) or (
-                kind == "number" and primitive.takes_boolean(k)):
-            raise _Unknown
     return found
 
 
+def _op_of(call: Call) -> Op | None:
+    """The op whose path a call runs; on a GPU, where a device puts functions around paths, the one
+    of that name."""
+    op = registry.get(call.name)
+    if op is None or call.op not in (None, op):
+        return None
+    if call.device is not None and call.device.type == "cuda":
+        return op
+    return op if call.function is op.cpu else None
+
+
+def _takes(name: str, inputs: _Inputs) -> bool:
+    """Whether a primitive takes these kinds of arguments."""
+    primitive, kinds = PRIMITIVES[name], inputs.kinds
+    return len(kinds) == primitive.arity and "absent" not in kinds and all(
+        kind == "condition" if primitive.takes_boolean(k) else kind != "condition"
+        for k, kind in enumerate(kinds))
+
+
 def _formula_of(call: Call) -> Formula | None:
-    formula = (call.params.get("formula") if call.name == "formula"
-               else getattr(call.function, "made", None))
+    if call.name == "formula":
+        formula = call.params.get("formula")
+    else:
+        op = _op_of(call)
+        path = call.function if op is None else op.cpu
+        formula = getattr(path, "made", None)
     return formula if isinstance(formula, Formula) else None
 
 
-def _lowered(formula: Formula, inputs: _Inputs, params: dict[str, Any]) -> Node:
+def _of_formula(
+    formula: Formula, inputs: _Inputs, params: dict[str, Any], on_cuda: bool
+) -> Node:
     """The graph that a formula's path runs, over the names of the call's arguments."""
     if len(inputs.args) != len(formula.inputs):
         raise _Unknown
@@ -196,10 +229,12 @@ def _lowered(formula: Formula, inputs: _Inputs, params: dict[str, Any]) -> Node:
     static = static_of(params)
     at = {kind: tuple([i for i, k in enumerate(inputs.kinds) if k == kind])
           for kind in ("absent", "number")}
+    if on_cuda and at["number"]:
+        raise _Unknown  # its kernel takes them as arrays of one number
     roots = formula.graphs(static, at["absent"], at["number"])
     if len(roots) != 1 or inputs.dtype is None:
         raise _Unknown
-    (root,) = lowered(roots, inputs.dtype)
+    (root,) = roots if on_cuda else lowered(roots, inputs.dtype)
     known: dict[str, Any] = params | {formula.inputs[i]: inputs.args[i] for i in at["number"]}
     trace = _Unchanged()
 
@@ -251,7 +286,9 @@ def composed(
     fixed: dict[Constant, str] = {}
     quiet = True
 
-    def leaf_of(given: Value | Constant) -> Node:
+    def leaf_of(given: Value | Constant, boolean: bool, single: bool) -> Node:
+        if isinstance(given, Constant) and (relaxed or single):
+            return trace.leaf("constant", float(given.array))
         if isinstance(given, Constant):
             name = fixed.setdefault(given, f"c{len(fixed)}")
         elif given.number in found:
@@ -259,13 +296,18 @@ def composed(
         else:
             name = f"v{given.number}"
         names[name] = given
-        return trace.leaf("input", name)
+        made = trace.leaf("input", name)
+        made.boolean = boolean
+        return made
 
     for number, piece in pieces:
         quiet &= piece.quiet
+        # One function of an array and a number; of numbers alone more would be computed in double.
+        single = not any(a.children for a in piece.root.args) and any(
+            isinstance(given, Value) for given in piece.inputs.values())
 
-        def leaf(node: Node, inputs: Any = piece.inputs) -> Node:
-            return leaf_of(inputs[node.args[0]])
+        def leaf(node: Node, inputs: Any = piece.inputs, single: bool = single) -> Node:
+            return leaf_of(inputs[node.args[0]], node.boolean, single)
 
         (found[number],) = (_simplified if relaxed else copied)((piece.root,), trace, leaf)
     return Composed(tuple([found[n] for n in outputs]), names, quiet)
@@ -279,3 +321,13 @@ def _simplified(roots: Iterable[Node], trace: Trace, leaf: Callable[[Node], Node
                       else trace.leaf("constant", node.args[0]) if node.op == "constant"
                       else leaf(node))
     return [made[root] for root in roots]
+
+
+def one_number(call: Call) -> np.ndarray | None:
+    """What an elementwise call makes of single numbers; None if it is given anything else."""
+    if reads(call) or call.several or call.device is None or call.device.type != "cpu":
+        return None
+    given = [a.array if isinstance(a, Constant) else a for a in call.args]
+    value = np.array(call.function(*given, **call.params))
+    value.flags.writeable = False
+    return None if value.shape else value

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Program:
     """A recorded step that can be replayed; `state` is what it takes for granted."""
 
     def __init__(
-        self, recording: Recorder, results: Results, state: Hashable, fuse: bool | str
+        self, recording: Recorder, results: Results, state: tuple[int, Any], fuse: bool | str
     ) -> None:
         self.recording = recording
         self.results = results

@@ -78,7 +78,8 @@ class Results:
         if len(self.leaves) == 1 and results and self.tree is None:
             one = results[0]
             if one.is_plain():  # most steps return a loss
-                device, storage = one.device, one.common
+                device: Any = one.device
+                storage: Any = one.common
                 return lambda arguments, arrays: wrap(arrays[0], device, storage)
             return lambda arguments, arrays: one.made(arguments, arrays[0], {})
         plan, tree = self.leaves, self.tree

@@ -163,3 +163,17 @@ def select_into(
     change &= _bits(mask, spare=spare)
     np.bitwise_xor(x2.view(integer), change, out=out.view(integer))
     return out
+
+
+def sign_into(x: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """np.sign, which branches on every element. `out` may be x."""
+    if x.size < SMALL:
+        return np.sign(x, out)
+    unordered = np.not_equal(x, x)
+    kept = x[unordered] if unordered.any() else None  # NaN as it is
+    signs = np.greater(x, 0).view(np.int8)
+    signs -= np.less(x, 0).view(np.int8)
+    np.copyto(out, signs)
+    if kept is not None:
+        out[unordered] = kept
+    return out

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,20 +97,28 @@ def statements(root: Node, number: str = "F") -> tuple[list[str], str]:
 
 def kernel(
     name: str, roots: tuple[Node, ...], inputs: Iterable[str], params: Iterable[str],
-    analytic: bool
+    analytic: bool, conditions: Container[str] = (),
 ) -> Elementwise:
-    """The elementwise kernel of a graph over arrays of one type T; an output for each root."""
+    """The elementwise kernel of a graph over arrays of one type T; an output for each root.
+
+    Inputs among the `conditions` are of bool, as are roots that are conditions. Nothing is
+    contracted: the same primitives have the same bits in one kernel and in several.
+    """
     writer = _Writer(roots, "F")
     values = [writer.text(root) for root in roots]
     outputs = ["result", *[f"result{k}" for k in range(1, len(roots))]]
     names = list(inputs)
-    declared = [f"T {n}_given" for n in names] + [f"float64 {p}" for p in params]
-    loaded = ", ".join(f"{n} = static_cast<F>({n}_given)" for n in names)
+    numbers = [n for n in names if n not in conditions]
+    declared = [f"bool {n}" if n in conditions else f"T {n}_given" for n in names]
+    declared += [f"float64 {p}" for p in params]
+    loaded = ", ".join(f"{n} = static_cast<F>({n}_given)" for n in numbers)
     kind = "gt_number" if analytic else "gt_float"
-    assigned = "; ".join(f"{out} = T({v})" for out, v in zip(outputs, values, strict=True))
+    made = ", ".join(f"{'bool' if root.boolean else 'T'} {out}"
+                     for out, root in zip(outputs, roots, strict=True))
+    assigned = "; ".join(f"{out} = {v if root.boolean else f'T({v})'}"
+                         for out, v, root in zip(outputs, values, roots, strict=True))
     body = " ".join([f"typedef {kind}<T> F;", f"const F {loaded};", *writer.lines, assigned])
-    return elementwise(", ".join(declared), ", ".join(f"T {out}" for out in outputs), body,
-                       "number.cuh", f"gt_{name}")
+    return elementwise(", ".join(declared), made, body, "number.cuh", f"gt_{name}", contract=False)
 
 
 def update_kernel(

@@ -276,7 +276,8 @@ class Text:
     def _selection(self, i: int, node: Node) -> str:
         condition, x1, x2 = node.args
         mask = self._operand(condition)
-        spare = condition in self.places and self.last[condition] == i
+        spare = (condition in self.places and self.last[condition] == i
+                 and condition not in self.results)
         for kept, dropped, keep in ((x1, x2, True), (x2, x1, False)):
             if is_number(dropped, 0) and math.copysign(1, dropped.args[0]) > 0:
                 operand = self._operand(kept, array=True)
@@ -284,7 +285,7 @@ class Text:
                 place = self._place(i, node)
                 return f"masked({operand}, {mask}, {place}, {keep}, {spare})"
         a, b = (self._operand(x, array=True) for x in (x1, x2))
-        self._release(i, condition, x1)
+        self._release(i, condition, *([] if x1 is x2 else [x1]))
         work = self._buffer("b")  # that of x1, if no later step reads x1
         self._release(i, x2)
         place = self.places[node] = self._output(i, node) or work

@@ -1,0 +1,56 @@
+"""Fused elementwise calls on a CUDA device: the same bits, and few launches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+from execution.test_fusing import compared
+from gtensor.execution.steps.recorder import Call
+
+pytestmark = pytest.mark.gpu
+
+
+def drawn(shape: tuple[int, ...], seed: int, dtype: str = "float32") -> gt.Tensor:
+    values = np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+    return gt.tensor(values, device="cuda")
+
+
+def focal(z: gt.Tensor, t: gt.Tensor) -> gt.Tensor:
+    """A loss of logits written by hand, forward and backward."""
+    z.grad = None
+    p = 1 / (1 + gt.exp(-z))
+    q = 1 - p
+    loss = -(t * q * q * gt.log(p + 1e-7) + (1 - t) * p * p * gt.log(q + 1e-7)).mean()
+    loss.backward()
+    return loss
+
+
+def calls(step: Any) -> list[str]:
+    return [call.name for call in step.programs[0].listing.calls if isinstance(call, Call)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_loss_by_hand_has_the_same_bits_in_few_launches(dtype: str) -> None:
+    def arguments(draw: int) -> list[gt.Tensor]:
+        t = gt.where(drawn((33, 7), draw, dtype) > 0, 1.0, 0.25)
+        return [drawn((33, 7), draw + 10, dtype).requires_grad_(), t.astype(dtype)]
+
+    step, wrong = compared(focal, arguments, True)
+    assert not wrong
+    assert len(calls(step)) <= 10, calls(step)
+
+
+def test_conditions_leave_a_kernel_and_enter_one() -> None:
+    def function(x: gt.Tensor, y: gt.Tensor) -> list[gt.Tensor]:
+        mask = x * 2.0 > y
+        total = gt.where(mask, x, y).sum(axis=0)
+        return [mask, total, gt.where(mask, x + total, 0.0) * 3.0]
+
+    step, wrong = compared(
+        function, lambda draw: [drawn((5, 6), draw), drawn((5, 6), draw + 10)], True)
+    assert not wrong
+    assert sum(name.startswith("fused") for name in calls(step)) == 2, calls(step)
