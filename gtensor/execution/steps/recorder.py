@@ -369,7 +369,7 @@ class Recorder:
         return not root.made and root.argument is None, root.argument
 
     def stop(self) -> None:
-        """No more is told; nothing refers to itself, so that a program dies when it is dropped."""
+        """No more is told; nothing here refers to itself any longer, so that it dies in time."""
         self._namespaces.clear()
 
     def end(self) -> None:
@@ -401,7 +401,7 @@ class Recorder:
     def release(self) -> None:
         """Forget what only recording needs: a kept recording keeps no argument alive."""
         self._arguments, self._given = (), []
-        for known in (self._nodes, self._roots, self._integers, self._namespaces):
+        for known in (self._nodes, self._roots, self._integers):
             known.clear()
 
     def reason(self) -> str | None:
