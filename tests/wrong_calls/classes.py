@@ -43,7 +43,7 @@ def outcome(error: BaseException, name: str, parameter: str) -> str:
     frames = list(_frames(error.__traceback__))
     last = frames[-1]
     file = last.tb_frame.f_code.co_filename
-    text = _text(error)
+    text = text_of(error)
     if text is None:
         return RAW
     if file.startswith(_HERE):
@@ -77,12 +77,21 @@ def _frames(traceback: TracebackType | None) -> list[TracebackType]:
     return found
 
 
+def place_of(error: BaseException) -> str:
+    """The innermost line of gtensor's that the error passed."""
+    ours = [f for f in _frames(error.__traceback__)
+            if f.tb_frame.f_code.co_filename.startswith(_PACKAGE)]
+    if not ours:
+        return ""
+    return f"{ours[-1].tb_frame.f_code.co_filename.removeprefix(_PACKAGE)}:{ours[-1].tb_lineno}"
+
+
 def _raises(place: TracebackType) -> bool:
     """Whether the frame raised the error itself, in a `raise` statement."""
     return place.tb_frame.f_code.co_code[place.tb_lasti] in _RAISES
 
 
-def _text(error: BaseException) -> str | None:
+def text_of(error: BaseException) -> str | None:
     """The error's sentence, None if it cannot be printed."""
     try:
         return str(error)

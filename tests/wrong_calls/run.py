@@ -28,10 +28,11 @@ class Outcome(NamedTuple):
     value: str
     kind: str  # one of `CLASSES`
     text: str
+    place: str  # the line of gtensor's that raised
 
     def __str__(self) -> str:
         where = f"{self.room}.{self.name}".strip(".")
-        return f"{self.kind:9} {where}({self.parameter}={self.value!r}): {self.text}"
+        return f"{self.kind:9} {where}({self.parameter}={self.value!r}): {self.text}  [{self.place}]"
 
 
 def outcomes(
@@ -63,7 +64,7 @@ def _of_one_process(
         try:
             for line in _lines(worker.stdout.fileno(), longest):
                 if line is None and begun is not None:
-                    yield Outcome(*begun, HANG, "")
+                    yield Outcome(*begun, HANG, "", "")
                     return made + 1
                 if line is None:
                     worker.kill()
@@ -80,7 +81,7 @@ def _of_one_process(
                 errors.seek(0)
                 raise RuntimeError("the process of wrong calls failed beside them: "
                                    + errors.read().decode(errors="replace")[-2000:])
-            yield Outcome(*begun, CRASH, f"ended with {worker.returncode}")
+            yield Outcome(*begun, CRASH, f"ended with {worker.returncode}", "")
             return made + 1
         finally:
             worker.kill()

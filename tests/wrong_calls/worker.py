@@ -53,8 +53,8 @@ def _reset() -> None:
         bus.remove(listener)
 
 
-def tried(target: Target, made: dict[str, Any], name: str, value: Any) -> tuple[str, str]:
-    """The class of a call with one wrong argument, and what was said."""
+def tried(target: Target, made: dict[str, Any], name: str, value: Any) -> tuple[str, str, str]:
+    """The class of a call with one wrong argument, what was said, and where."""
     parameter = parameters(target)[name]
     fits = name == "self" or kinds.kind_of(parameter).fits(value)
     given = {other: make() for other, make in made.items() if other != name}
@@ -63,8 +63,9 @@ def tried(target: Target, made: dict[str, Any], name: str, value: Any) -> tuple[
         call(target, given)
     except BaseException as error:
         found = classes.outcome(error, target.name, name)
-        return found, f"{type(error).__name__}: {classes._text(error)}"[:MOST_SHOWN]
-    return (classes.FITS if fits else classes.ACCEPTED), ""
+        said = f"{type(error).__name__}: {classes.text_of(error)}"[:MOST_SHOWN]
+        return found, said, classes.place_of(error)
+    return (classes.FITS if fits else classes.ACCEPTED), "", ""
 
 
 def main() -> None:
@@ -85,7 +86,7 @@ def main() -> None:
             _reset()
         out.write(f'["{target.room}", "{target.name}", "{name}", "{value}"]\n')
         if made is None:
-            out.write('["unknown", ""]\n')
+            out.write('["unknown", "", ""]\n')
             continue
         found = tried(target, made, name, HOSTILE[value]())
         out.write(json.dumps(found) + "\n")
