@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable
-from functools import cache
-from types import CodeType
+from functools import WRAPPER_ASSIGNMENTS, cache
+from types import CodeType, FunctionType
 from typing import Any
 
 
@@ -19,6 +19,40 @@ def written(text: str, scope: dict[str, Any], function: str, name: str) -> Calla
     made: Callable[..., Any] = names[function]
     made.__name__ = made.__qualname__ = name
     return made
+
+
+def _first(*args: Any, **params: Any) -> Any:
+    return WRITE()(*args, **params)  # type: ignore[name-defined]  # noqa: F821
+
+
+def written_when_called(
+    function: FunctionType, write: Callable[[], tuple[str, dict[str, Any]]]
+) -> FunctionType:
+    """A function in the place of another, which it wraps; its first call writes its text.
+
+    Texts are compiled at import no more than ops' calls are: each takes some 70 us.
+
+    Args:
+        function: what the text calls, as `function`.
+        write: the text, of a function of the same name, and its scope.
+    """
+    scope: dict[str, Any] = {"__name__": __name__}
+    call = FunctionType(_first.__code__, scope, function.__name__)
+    for name in WRAPPER_ASSIGNMENTS:
+        setattr(call, name, getattr(function, name))
+    call.__wrapped__ = function  # type: ignore[attr-defined]
+
+    def write_once() -> FunctionType:
+        text, names = write()
+        made = written(text, names, function.__name__, function.__name__)
+        scope.update(made.__globals__)
+        # In this order, so that another thread's call finds what it needs: `_first` has no defaults
+        call.__defaults__, call.__kwdefaults__ = made.__defaults__, made.__kwdefaults__
+        call.__code__ = made.__code__
+        return call
+
+    scope["WRITE"] = write_once
+    return call
 
 
 @cache
