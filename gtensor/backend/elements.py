@@ -67,12 +67,19 @@ def _of_ml_dtypes(dtype: np.dtype) -> bool:
 def host_array(value: object, reader: str) -> np.ndarray:
     """`value` as a NumPy array of numbers.
 
-    Raises TypeError, which names the `reader`, for other elements, integers too large, and masks.
+    Raises TypeError, which names the `reader`, for other elements, integers too large, and masks;
+    ValueError for nested lists of different lengths.
     """
     if type(value) is np.ndarray and value.dtype.kind in NUMBERS:
         return value
     refuse_mask(value, reader)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        if not isinstance(value, (list, tuple)):
+            raise
+        raise ValueError(f"{reader} was given nested lists of different lengths; wanted equally "
+                         "long ones") from error
     try:
         element_type(array.dtype)
     except TypeError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gtensor.creation.dtypes import finfo, float64
 from gtensor.creation.new_tensors import asarray
 from gtensor.ops import abs, all, clone, equal, isfinite, isinf, isnan, less_equal, where
+from gtensor.ops.define.arguments import takes_arrays
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand, Tensor
@@ -36,6 +37,7 @@ def allclose(
     return builtins.bool(all(isclose(x1, x2, rtol, atol, equal_nan)))
 
 
+@takes_arrays
 def nan_to_num(
     x: Tensor, /, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:

@@ -25,7 +25,7 @@ from gtensor.ops import (
     unique_counts,
     where,
 )
-from gtensor.ops.define.arguments import floats, torch_words
+from gtensor.ops.define.arguments import floats, takes_arrays, torch_words
 from gtensor.ops.linalg.norms import diagonal
 from gtensor.ops.reduce.reductions import kept_shape, normalize_axis, reduced
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["bincount", "corrcoef", "cov", "median", "percentile", "quantile"]
 
 
+@takes_arrays
 def quantile(
     x: Tensor, q: float | Sequence[float] | Tensor, /, axis: Axis = None, *,
     keepdims: bool = False, dim: Axis = None, keepdim: bool | None = None,
@@ -81,6 +82,7 @@ def _between(ordered: Tensor, q: float) -> Tensor:
     return first if low == place else first + (ordered[..., low + 1] - first) * (place - low)
 
 
+@takes_arrays
 def percentile(
     x: Tensor, q: float | Sequence[float], /, axis: Axis = None, *, keepdims: bool = False
 ) -> Tensor:
@@ -92,6 +94,7 @@ def percentile(
     return quantile(x, shares if several else shares[0], axis, keepdims=keepdims)
 
 
+@takes_arrays
 def median(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None
 ) -> Tensor:
@@ -107,6 +110,7 @@ def median(
     return quantile(x, 0.5, axis, keepdims=keepdims)
 
 
+@takes_arrays
 def cov(x: Tensor, /, *, correction: float = 1.0) -> Tensor:
     """The covariance of variables, the rows of x (variables, observations), over n - correction.
 
@@ -122,6 +126,7 @@ def cov(x: Tensor, /, *, correction: float = 1.0) -> Tensor:
     return reshape(found, ()) if found.size == 1 else found
 
 
+@takes_arrays
 def corrcoef(x: Tensor, /) -> Tensor:
     """The correlation of variables, the rows of x (variables, observations): from -1 to 1.
 
@@ -135,6 +140,7 @@ def corrcoef(x: Tensor, /) -> Tensor:
     return found if found.dtype.kind == "c" else clip(found, -1, 1)
 
 
+@takes_arrays
 def bincount(x: Tensor, /, *, minlength: int = 0) -> Tensor:
     """How often 0, 1, ... occur in a 1-d x of integers; int64, at least `minlength` numbers.
 

@@ -95,6 +95,16 @@ def asarray(
     return adopted(array, place)
 
 
+def adopt_argument(value: Any, reader: str, device: Device | None, copy: bool) -> Tensor:
+    """What `asarray` makes of an argument of the `reader`, on `device`; CuPy's are where they are.
+
+    Raises TypeError or ValueError, which names the reader, for what is no array of numbers.
+    """
+    place = _place(value, None if hasattr(value, "__cuda_array_interface__") else device)
+    array = _on(place, _values(value, None, reader))
+    return wrap(place.copy(array, label=reader), place) if copy else adopted(array, place)
+
+
 def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
     """A tensor sharing the memory of any object with `__dlpack__` (PyTorch, JAX, CuPy, NumPy).
 
@@ -176,6 +186,7 @@ def empty_like(
     requires_grad: bool = False,
 ) -> Tensor:
     """An uninitialized tensor of x's shape, dtype and device, unless given."""
+    x = asarray(x)
     return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device,
                  requires_grad=requires_grad)
 
@@ -188,6 +199,7 @@ def full_like(
 
     Raises TypeError for a value that is no number, or that the dtype cannot hold.
     """
+    x = asarray(x)
     return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device,
                 requires_grad=requires_grad)
 
@@ -297,6 +309,7 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid was given indexing={indexing!r}; wanted 'xy' or 'ij'")
+    arrays = tuple(map(asarray, arrays))
     wrong = [a.shape for a in arrays if a.ndim != 1]
     if wrong or len({a.dtype for a in arrays}) > 1:
         raise ValueError(f"meshgrid was given tensors of shapes {[a.shape for a in arrays]} and "
@@ -367,16 +380,16 @@ def _home(data: Any) -> Device:
     return cuda_device(data.device.id) if hasattr(data.device, "id") else get_device("cuda")
 
 
-def _values(data: object, dtype: DTypeLike | None) -> Any:
-    """The NumPy or CuPy array behind `data`."""
+def _values(data: object, dtype: DTypeLike | None, reader: str = "a tensor") -> Any:
+    """The NumPy or CuPy array behind `data`. Errors name the `reader`."""
     if isinstance(data, Tensor):
         return data._array
     if hasattr(data, "__cuda_array_interface__"):
         return data
     python = not hasattr(data, "dtype") and not hasattr(data, "__array__")
     if isinstance(data, (list, tuple)):
-        data = plain_values(data, "a tensor")
-    array = host_array(data, "a tensor")
+        data = plain_values(data, reader)
+    array = host_array(data, reader)
     if python and dtype is None and array.dtype.kind in DEFAULTS:
         return array.astype(DEFAULTS[array.dtype.kind])
     return array

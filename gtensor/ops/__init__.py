@@ -40,7 +40,8 @@ def _publish() -> None:
     for family in modules_in(__name__):
         for module in modules_in(family.__name__):
             for name in (*getattr(module, "__all__", ()), *getattr(module, "METHODS", ())):
-                functions[name] = getattr(module, name)
+                function = getattr(module, name)
+                functions[name] = getattr(function, "__wrapped__", function)  # given a Tensor
     for name, function in functions.items():
         _serve(public, name, function)
     for name, function in methods.functions():

@@ -14,7 +14,7 @@ from gtensor.backend import Device, element_type, get_device
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal, unary
-from gtensor.ops.define.arguments import given_axis
+from gtensor.ops.define.arguments import all_tensors, given_axis, takes_arrays
 from gtensor.ops.define.batching import broadcast_shape, in_order, to_shape, unchanged
 from gtensor.ops.define.path_builders import placed, settled
 
@@ -159,6 +159,7 @@ _reshape_op = op(
 )
 
 
+@takes_arrays
 def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
     """`x` in another shape of as many elements; one entry may be -1.
 
@@ -182,6 +183,7 @@ def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
     return _reshape_op(x, shape=wanted)
 
 
+@takes_arrays
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Axes start_dim to end_dim as one. A view where memory allows.
 
@@ -195,6 +197,7 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
 
 
+@takes_arrays
 def squeeze(x: Tensor, /, axis: Axes | None = None, *, dim: Axes | None = None) -> Tensor:
     """Without the given axes, which must have size 1 (else ValueError), or all of them: a view.
 
@@ -214,6 +217,7 @@ def squeeze(x: Tensor, /, axis: Axes | None = None, *, dim: Axes | None = None) 
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in gone))
 
 
+@takes_arrays
 def expand_dims(x: Tensor, /, axis: Axes = 0, *, dim: Axes | None = None) -> Tensor:
     """With a new axis of size 1 at `axis` of the result, or at several: a view.
 
@@ -256,6 +260,7 @@ _permute_op = op(
 )
 
 
+@takes_arrays
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """The axes in another order: a view. Raises ValueError unless `axes` names each axis once."""
     wanted = trailing_axes(axes, x.ndim, "permute_dims")
@@ -265,6 +270,7 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     return _permute_op(x, axes=wanted)
 
 
+@takes_arrays
 def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
     """The axes `source` moved to the places `destination`, the others in their order: a view.
 
@@ -286,6 +292,7 @@ def moved_axes(origins: Sequence[int], places: Sequence[int], ndim: int) -> tupl
     return tuple(at[i] if i in at else next(others) for i in range(ndim))
 
 
+@takes_arrays
 def matrix_transpose(x: Tensor, /) -> Tensor:
     """The last two axes swapped: a view. Raises ValueError for fewer than two axes."""
     if x.ndim < 2:
@@ -336,6 +343,7 @@ _broadcast_op = op(
 )
 
 
+@takes_arrays
 def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
     """x repeated to `shape` without a copy: a view whose elements share memory.
 
@@ -356,13 +364,14 @@ def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
 
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     """The tensors repeated to their common shape: views. Raises ValueError if there is none."""
+    tensors = all_tensors("broadcast_arrays", "arrays", arrays)
     try:
-        shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        shape = np.broadcast_shapes(*(a.shape for a in tensors))
     except ValueError:
-        raise ValueError(f"broadcast_arrays of shapes {', '.join(str(a.shape) for a in arrays)}; "
+        raise ValueError(f"broadcast_arrays of shapes {', '.join(str(a.shape) for a in tensors)}; "
                          "wanted shapes whose axes agree or are 1, counted from the last"
                          ) from None
-    return [broadcast_to(a, shape) for a in arrays]
+    return [broadcast_to(a, shape) for a in tensors]
 
 
 # -- copies ----------------------------------------------------------------------------------------
@@ -389,6 +398,7 @@ _astype_op = op(
 )
 
 
+@takes_arrays
 def astype(
     x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device | str | None = None
 ) -> Tensor:
@@ -436,6 +446,7 @@ to_device = op(
 )
 
 
+@takes_arrays
 def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """The axis `dim` as several of these sizes, one of which may be -1: a view, as PyTorch's.
 

@@ -19,6 +19,7 @@ from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
 from gtensor.ops.arrange.shape import expand_dims, matrix_transpose, reshape, squeeze
 from gtensor.ops.arrange.triangles import tril, triu
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
@@ -618,6 +619,7 @@ def lstsq(x1: Tensor, x2: Tensor, /, rcond: Operand | None = None) -> LstsqResul
     return LstsqResult(solution, residuals, matrix_rank(x1, rtol=rcond), svdvals(x1))
 
 
+@takes_arrays
 def cond(x: Tensor, /, p: float | str | None = None) -> Tensor:
     """Condition numbers (...) of matrices (..., m, n): the norm times that of the inverse.
 

@@ -23,7 +23,7 @@ from gtensor.ops.arrange.shape import (
     reshape,
     resized,
 )
-from gtensor.ops.define.arguments import given_axis, refuse_pair
+from gtensor.ops.define.arguments import given_axis, refuse_pair, takes_arrays
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.cpu_tiles import row_tiles, sortable
 from gtensor.ops.define.path_builders import placed, settled, tiles
@@ -183,6 +183,7 @@ _argsort = op(
 )
 
 
+@takes_arrays
 def argsort(
     x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True,
     dim: int | None = None,
@@ -260,6 +261,7 @@ _sort = op(
 )
 
 
+@takes_arrays
 def sort(
     x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True,
     dim: int | None = None,
@@ -331,6 +333,7 @@ topk_order = op(
 )
 
 
+@takes_arrays
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> TopK:
     """The k largest (or smallest) elements along `dim`: named tuple (values, indices).
 

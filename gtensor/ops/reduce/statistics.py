@@ -14,7 +14,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, apart, normal
-from gtensor.ops.define.arguments import torch_words
+from gtensor.ops.define.arguments import takes_arrays, torch_words
 from gtensor.ops.define.batching import in_dtype, trailing, unchanged
 from gtensor.ops.define.cpu_tiles import computed_in, tile_size
 from gtensor.ops.define.flops import of_input
@@ -256,6 +256,7 @@ def _corrected_words(
     return torch_words(name, axis, dim, keepdims, keepdim)
 
 
+@takes_arrays
 def var(
     x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False,
     dim: Axis = None, keepdim: bool | None = None, unbiased: bool | None = None,
@@ -276,6 +277,7 @@ def var(
                         keepdims=keepdims)
 
 
+@takes_arrays
 def std(
     x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False,
     dim: Axis = None, keepdim: bool | None = None, unbiased: bool | None = None,
@@ -394,6 +396,7 @@ _logsumexp = op(
 )
 
 
+@takes_arrays
 def logsumexp(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
     keepdim: bool | None = None,
