@@ -64,10 +64,10 @@ from gtensor.ops.define.pointwise import pointwise
 from gtensor.random import Generator, manual_seed
 from gtensor.settings import settings
 from gtensor.system.bus import ListenerError, listen
-from gtensor.system.entrance import kinds_in as _kinds_in
 from gtensor.system.late_imports import after as _after
 from gtensor.system.late_imports import late as _late
 from gtensor.system.moved_modules import find_moved as _find_moved
+from gtensor.system.written_code import kinds_in as _kinds_in
 
 if TYPE_CHECKING:
     from gtensor import amp as amp

@@ -12,8 +12,8 @@ from gtensor.engine.run.casting import Casts
 from gtensor.execution.graphs import around_captures
 from gtensor.memory.serving import unserved
 from gtensor.ops.updates.casts import cast
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike

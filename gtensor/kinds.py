@@ -182,23 +182,25 @@ INTEGERS = Kind("a sequence of integers", _all(_is_integer, list, tuple, range))
 TEXT = Kind("a string", _of(str), (str,))
 CALLABLE = Kind("a function", callable, (FunctionType,))
 TENSORS = Kind("a sequence of tensors", _all(_is_array, list, tuple))
-MODULE = Kind("a module", _is_a("gtensor.nn.module", "Module"))
+MODULE = Kind("a Module", _is_a("gtensor.nn.module", "Module"))
 PATH = Kind("a path", _is_path)
 DTYPE = Kind("a dtype, such as gt.float32", _is_dtype, of=(str,))
 MAPPING = Kind("a mapping", _of(Mapping), (dict,))
 PROBABILITY = Kind("a probability from 0 to 1", _between(0, 1), of=_NUMBERS)
+NONE = Kind("None", lambda value: value is None, (type(None),))
 ANYTHING = Kind("anything", lambda value: True)
 
 _OF_TYPE = {  # an alternative of an annotation -> its kind
     "Tensor": ARRAY, "Operand": ARRAY, "np.ndarray": ARRAY, "Array": ARRAY,
     "int": INTEGER, "float": NUMBER, "bool": Kind("True or False", _is_flag, (bool, int)),
     "complex": Kind("a number", _is_complex, (*_NUMBERS, complex)), "str": TEXT,
-    "None": Kind("None", lambda value: value is None, (type(None),)),
-    "Sequence[int]": INTEGERS, "Iterable[int]": INTEGERS, "list[int]": INTEGERS,
+    "None": NONE,
+    "Sequence[int]": INTEGERS, "list[int]": INTEGERS,
     "tuple[int, ...]": INTEGERS, "tuple[int]": INTEGERS, "tuple[int, int]": INTEGERS,
+    "Iterable[int]": Kind("integers", _of(Iterable)),
     "Sequence[float]": Kind("a sequence of numbers", _all(_is_number, list, tuple, range)),
     "tuple[float, float]": Kind("two numbers", lambda value: (
-        isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value)))),
+        isinstance(value, Iterable) and len(list(value)) == 2 and all(map(_is_number, value)))),
     "Callable": CALLABLE, "Function": CALLABLE, "Gather": CALLABLE, "StreamOf": CALLABLE,
     "Path": CALLABLE,
     "DTypeLike": DTYPE,
@@ -208,8 +210,8 @@ _OF_TYPE = {  # an alternative of an annotation -> its kind
         isinstance(value, Tensor) or _is_parameters(value))),
     "Parameters": Kind("tensors, or groups of them", _is_parameters),
     "Module": MODULE, "M": MODULE,
-    "Optimizer": Kind("an optimizer", _is_a("gtensor.optim.optimizer", "Optimizer")),
-    "Generator": Kind("a generator of gt.random", _is_a("gtensor.random", "Generator")),
+    "Optimizer": Kind("an Optimizer", _is_a("gtensor.optim.optimizer", "Optimizer")),
+    "Generator": Kind("a gt.Generator", _is_a("gtensor.random", "Generator")),
     "Stateful": Kind("an object with state_dict()", lambda value: hasattr(value, "state_dict")),
     "PathLike": PATH, "PathLike[str]": PATH, "os.PathLike[str]": PATH,
     "Mapping": MAPPING, "dict": MAPPING,
@@ -245,7 +247,7 @@ def _kind_of(text: str) -> Kind:
     kinds = [_one_kind(part) for part in parts
              if not (part == "str" and ("Device" in parts or "PathLike[str]" in parts))]
     if len(kinds) == 1 or ANYTHING in kinds:
-        return ANYTHING if ANYTHING in kinds else kinds[0]
+        return ANYTHING if ANYTHING in kinds or kinds == [NONE] else kinds[0]
     words = list(dict.fromkeys(kind.wanted for kind in kinds))
     wanted = " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
     return Kind(wanted, lambda value: any(kind.fits(value) for kind in kinds),

@@ -24,8 +24,8 @@ from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.engine.tape.levels import Traced, vectorizing
 from gtensor.execution.graphs import around_captures
 from gtensor.system.fork_safety import free_at_forks
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -633,4 +633,4 @@ if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.s
     get_rng_state, set_rng_state = get_state, set_state
 
 
-_enter(globals(), check=False)
+_enter(globals())

@@ -17,8 +17,8 @@ from gtensor.checkpoint.reading import load_file, safe_open
 from gtensor.checkpoint.rotation import Rotation
 from gtensor.checkpoint.session import load, load_into, progress, save
 from gtensor.checkpoint.writing import save_file
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)

@@ -21,8 +21,8 @@ from gtensor.data.datasets import (
     random_split,
 )
 from gtensor.data.loader import DataLoader
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)

@@ -23,8 +23,8 @@ from gtensor.distributed.sync import convert_sync
 from gtensor.distributed.work import Work
 from gtensor.distributed.zero import ZeroOptimizer
 from gtensor.settings import settings
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)

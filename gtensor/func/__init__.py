@@ -16,8 +16,8 @@ from gtensor.func.forward import jvp, jvp_batched
 from gtensor.func.gradients import grad, value_and_grad, vjp
 from gtensor.func.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
 from gtensor.func.modules import functional_call, per_example_grad
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:  # names of other libraries
     from gtensor.nn.utils import checkpoint as checkpoint
@@ -31,4 +31,4 @@ __all__ = [
     "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
 ]
 
-_enter(globals())
+_enter(globals(), check=True)

@@ -42,8 +42,8 @@ from gtensor.memory.sources import (
     VirtualSegments,
 )
 from gtensor.memory.trace.owners import standing
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
     from gtensor.memory.plan.plan import Plan

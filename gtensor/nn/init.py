@@ -18,8 +18,8 @@ from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import sign, where
 from gtensor.ops.linalg.decompositions import qr
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
     from gtensor.random import Generator

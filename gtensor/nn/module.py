@@ -14,9 +14,9 @@ from gtensor.nn.hooks import Hooked
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.updates.clipping import total_norm
 from gtensor.system.documents import UNLOADED, Facts
-from gtensor.system.entrance import enter_class
 from gtensor.system.interrupts import undivided
 from gtensor.system.late_imports import foreign
+from gtensor.system.written_code import enter_class
 
 
 class Mismatch(NamedTuple):
@@ -58,7 +58,7 @@ class Module(Movable, Hooked):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__module__.startswith("gtensor."):
-            enter_class(cls)
+            enter_class(cls, check=True)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The module's computation; every subclass defines it."""

@@ -104,9 +104,6 @@ class _Network(_Gated):
         super().__init__()
         refuse_unsupported(0, type(self).__name__, proj_size=proj_size)
         self._check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout={dropout} given to {type(self).__name__}; wanted a "
-                             "probability from 0 to 1")
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers

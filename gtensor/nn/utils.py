@@ -23,8 +23,8 @@ from gtensor.ops.define.arguments import refuse_unsupported, want_tensors
 from gtensor.ops.linalg.norms import vector_norm, weight_norm_op
 from gtensor.ops.updates import clipping
 from gtensor.random import repetition
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def clip_grad_norm_(
-    parameters: Iterable[Tensor] | Tensor, max_norm: float, norm_type: float = 2.0,
+    parameters: Iterable[Tensor] | Tensor, max_norm: float, norm_type: float | str = 2.0,
     error_if_nonfinite: bool = False, foreach: bool | None = None,
 ) -> Tensor:
     """Scale all gradients by min(1, max_norm / norm), `norm` being that of all of them together.

@@ -11,8 +11,8 @@ from gtensor.optim.grad_scaler import GradScaler
 from gtensor.optim.lion import Lion
 from gtensor.optim.optimizer import Optimizer
 from gtensor.optim.sgd import SGD
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.optim.optimizer import INITIAL, Optimizer
 from gtensor.system.documents import UNLOADED, Facts
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params

@@ -32,10 +32,10 @@ from gtensor.profiler.spans import ProfileError as ProfileError
 from gtensor.profiler.spans import Span as Span
 from gtensor.profiler.steps import Steps
 from gtensor.system.bus import listen
-from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
 from gtensor.system.ranges import range as range
 from gtensor.system.ranges import ranged as ranged
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)

@@ -103,8 +103,8 @@ def targets() -> Iterator[Target]:
 
 _OPERATORS = (
     "__add__ __sub__ __mul__ __truediv__ __matmul__ __pow__ __floordiv__ __mod__ __and__ "
-    "__lshift__ __eq__ __lt__ __radd__ __rsub__ __iadd__ __imul__ __imatmul__ __getitem__ __setitem__ "
-    "__float__ __int__ __index__ __contains__ __bool__ __round__")
+    "__lshift__ __eq__ __lt__ __radd__ __rsub__ __iadd__ __imul__ __imatmul__ "
+    "__getitem__ __setitem__ __float__ __int__ __index__ __contains__ __bool__ __round__")
 
 
 class Called:

@@ -32,7 +32,8 @@ class Outcome(NamedTuple):
 
     def __str__(self) -> str:
         where = f"{self.room}.{self.name}".strip(".")
-        return f"{self.kind:9} {where}({self.parameter}={self.value!r}): {self.text}  [{self.place}]"
+        return (f"{self.kind:9} {where}({self.parameter}={self.value!r}): {self.text}"
+                f"  [{self.place}]")
 
 
 def outcomes(
@@ -109,7 +110,8 @@ def table(found: list[Outcome]) -> str:
     for one in found:
         rooms[one.room or "gt"][one.kind] += 1
         rooms["all"][one.kind] += 1
-    lines = ["| room | calls | " + " | ".join(CLASSES) + " |", "|---|" + "--:|" * (len(CLASSES) + 1)]
+    lines = ["| room | calls | " + " | ".join(CLASSES) + " |",
+             "|---|--:|" + "--:|" * len(CLASSES)]
     for room in [*(r for r in rooms if r != "all"), "all"]:
         counts = rooms[room]
         cells = [f"{counts[kind]:,}" for kind in CLASSES]

@@ -14,8 +14,7 @@ from gtensor.creation.dtypes import result_type
 from gtensor.creation.new_tensors import adopt_argument, asarray
 from gtensor.engine.handle.context import current_casts, is_grad_enabled
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.system.entrance import entrance_text
-from gtensor.system.written_code import written_when_called
+from gtensor.system.written_code import entrance_text, written_when_called
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand
@@ -45,7 +44,7 @@ def takes_arrays(function: F) -> F:
     of the floating Tensors, as beside them in ops. A call with Tensors alone costs one check of
     each: the text of the call is the function's signature, written when it is first called.
     """
-    return written_when_called(function, partial(_text_of, function))  # type: ignore[arg-type,return-value]
+    return written_when_called(function, partial(_text_of, function))  # type: ignore
 
 
 def _text_of(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
