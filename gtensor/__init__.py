@@ -64,6 +64,7 @@ from gtensor.ops.define.pointwise import pointwise
 from gtensor.random import Generator, manual_seed
 from gtensor.settings import settings
 from gtensor.system.bus import ListenerError, listen
+from gtensor.system.entrance import kinds_in as _kinds_in
 from gtensor.system.late_imports import after as _after
 from gtensor.system.late_imports import late as _late
 from gtensor.system.moved_modules import find_moved as _find_moved
@@ -122,6 +123,7 @@ else:
         "detect_anomaly": "gtensor.engine.walk.anomaly"})
 
 _find_moved()
+_kinds_in("gtensor.kinds")
 _after({"einops._backends": ("gtensor.creation.libraries", "serve_einops"),
         "opt_einsum.backends.dispatch": ("gtensor.creation.libraries", "serve_opt_einsum")})
 _find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold

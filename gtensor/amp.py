@@ -12,6 +12,7 @@ from gtensor.engine.run.casting import Casts
 from gtensor.execution.graphs import around_captures
 from gtensor.memory.serving import unserved
 from gtensor.ops.updates.casts import cast
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late
 
 if TYPE_CHECKING:
@@ -106,3 +107,6 @@ def _autocast(
 
 
 around_captures.append(lambda: casting(current_casts()))  # replays repeat the casts of a capture
+
+
+_enter(globals())

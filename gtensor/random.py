@@ -24,6 +24,7 @@ from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.engine.tape.levels import Traced, vectorizing
 from gtensor.execution.graphs import around_captures
 from gtensor.system.fork_safety import free_at_forks
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
@@ -630,3 +631,6 @@ if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.s
     random = random_sample = ranf = sample = uniform
     standard_normal, standard_exponential = normal, exponential
     get_rng_state, set_rng_state = get_state, set_state
+
+
+_enter(globals(), check=False)

@@ -17,6 +17,7 @@ from gtensor.checkpoint.reading import load_file, safe_open
 from gtensor.checkpoint.rotation import Rotation
 from gtensor.checkpoint.session import load, load_into, progress, save
 from gtensor.checkpoint.writing import save_file
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
 
 if not TYPE_CHECKING:
@@ -26,3 +27,5 @@ __all__ = [
     "CheckpointError", "CheckpointMismatch", "Report", "Rotation", "load", "load_file",
     "load_into", "progress", "safe_open", "save", "save_file",
 ]
+
+_enter(globals())

@@ -21,6 +21,7 @@ from gtensor.data.datasets import (
     random_split,
 )
 from gtensor.data.loader import DataLoader
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
 
 if not TYPE_CHECKING:
@@ -30,3 +31,5 @@ __all__ = [
     "ArrayDataset", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "Subset",
     "TensorDataset", "default_collate", "memmap", "random_split",
 ]
+
+_enter(globals())

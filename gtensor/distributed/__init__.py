@@ -23,6 +23,7 @@ from gtensor.distributed.sync import convert_sync
 from gtensor.distributed.work import Work
 from gtensor.distributed.zero import ZeroOptimizer
 from gtensor.settings import settings
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
 
 if not TYPE_CHECKING:
@@ -108,3 +109,6 @@ def _engine(backend: str, timeout: float) -> Engine:
     from gtensor.distributed import mpi
 
     return mpi.world()
+
+
+_enter(globals())

@@ -16,6 +16,7 @@ from gtensor.func.forward import jvp, jvp_batched
 from gtensor.func.gradients import grad, value_and_grad, vjp
 from gtensor.func.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
 from gtensor.func.modules import functional_call, per_example_grad
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:  # names of other libraries
@@ -29,3 +30,5 @@ __all__ = [
     "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
     "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
 ]
+
+_enter(globals())

@@ -42,6 +42,7 @@ from gtensor.memory.sources import (
     VirtualSegments,
 )
 from gtensor.memory.trace.owners import standing
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late
 
 if TYPE_CHECKING:
@@ -230,3 +231,6 @@ def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> N
     with export.collector_paused():
         history = standing(arena_of(device)) if recording is None else recording.history()
         export.save(path, history, snapshot=True)
+
+
+_enter(globals(), leave="Block")

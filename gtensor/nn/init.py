@@ -18,6 +18,7 @@ from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import sign, where
 from gtensor.ops.linalg.decompositions import qr
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
@@ -235,3 +236,6 @@ if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.s
     constant, eye, normal, uniform, orthogonal = constant_, eye_, normal_, uniform_, orthogonal_
     kaiming_normal, kaiming_uniform = kaiming_normal_, kaiming_uniform_
     xavier_normal, xavier_uniform = xavier_normal_, xavier_uniform_
+
+
+_enter(globals())

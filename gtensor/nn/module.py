@@ -14,6 +14,7 @@ from gtensor.nn.hooks import Hooked
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.updates.clipping import total_norm
 from gtensor.system.documents import UNLOADED, Facts
+from gtensor.system.entrance import enter_class
 from gtensor.system.interrupts import undivided
 from gtensor.system.late_imports import foreign
 
@@ -53,6 +54,11 @@ class Module(Movable, Hooked):
                             ("_transient", set()), ("_forward_pre_hooks", {}),
                             ("_forward_hooks", {}), ("training", True)):
             object.__setattr__(self, name, value)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.startswith("gtensor."):
+            enter_class(cls)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The module's computation; every subclass defines it."""

@@ -23,6 +23,7 @@ from gtensor.ops.define.arguments import refuse_unsupported, want_tensors
 from gtensor.ops.linalg.norms import vector_norm, weight_norm_op
 from gtensor.ops.updates import clipping
 from gtensor.random import repetition
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
 
 if not TYPE_CHECKING:
@@ -323,3 +324,6 @@ if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.s
 
     rnn = clip_grad = convert_parameters = _self
     clip_grad_norm = clip_grad_norm_
+
+
+_enter(globals())

@@ -11,6 +11,7 @@ from gtensor.optim.grad_scaler import GradScaler
 from gtensor.optim.lion import Lion
 from gtensor.optim.optimizer import Optimizer
 from gtensor.optim.sgd import SGD
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
 
 if not TYPE_CHECKING:
@@ -20,3 +21,5 @@ __all__ = [
     "EMA", "SGD", "Adagrad", "Adam", "AdamW", "GradScaler", "Lion", "Optimizer", "RMSprop",
     "clip_grad_norm_", "clip_grad_value_", "lr_scheduler",
 ]
+
+_enter(globals())

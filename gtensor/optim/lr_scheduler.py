@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.optim.optimizer import INITIAL, Optimizer
 from gtensor.system.documents import UNLOADED, Facts
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
@@ -551,3 +552,6 @@ def _per_group(name: str, value: object, optimizer: Optimizer) -> list[Any]:
         raise ValueError(f"{name} of {len(value)} values given; wanted one, or {count}: one per "
                          "group")
     return list(value)
+
+
+_enter(globals())

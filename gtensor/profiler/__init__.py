@@ -32,6 +32,7 @@ from gtensor.profiler.spans import ProfileError as ProfileError
 from gtensor.profiler.spans import Span as Span
 from gtensor.profiler.steps import Steps
 from gtensor.system.bus import listen
+from gtensor.system.entrance import enter as _enter
 from gtensor.system.late_imports import late as _late
 from gtensor.system.ranges import range as range
 from gtensor.system.ranges import ranged as ranged
@@ -69,3 +70,6 @@ def profile(steps: tuple[int, int] | None = None) -> Iterator[Profile]:
         with ExitStack() as window, listen(Steps(
                 steps, lambda: window.enter_context(found.measuring()), window.close)):
             yield profiled
+
+
+_enter(globals())
