@@ -8,13 +8,13 @@ takes is known to `gtensor.kinds`, which reads the annotations; it is loaded whe
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from importlib import import_module
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, TypeVar
 
-from gtensor.system.written_code import written_when_called
+from gtensor.system.written_code import is_written, written_when_called
 
 F = TypeVar("F", bound=Callable[..., Any])
 _table: list[str] = []  # the module with `refuse`, which only higher floors can be
@@ -33,14 +33,9 @@ def refuse(
         import_module(module).refuse(function, given, error)
 
 
-def entrance(function: F, first: str = "", scope: dict[str, Any] | None = None) -> F:
-    """The function, whose errors name the argument that is not of its kind.
-
-    Args:
-        first: a text that its calls begin with, and the `scope` of its names.
-    """
-    return written_when_called(  # type: ignore[return-value]
-        function, partial(_text, function, first, scope or {}))  # type: ignore[arg-type]
+def entrance(function: F) -> F:
+    """The function, whose errors name the argument that is not of its kind."""
+    return written_when_called(function, partial(entrance_text, function))  # type: ignore
 
 
 def checked(function: F) -> F:
@@ -59,7 +54,7 @@ def enter(room: dict[str, Any], check: bool = True, leave: Container[str] = ()) 
     made = checked if check else entrance
     for name in room["__all__"]:
         found = None if name in leave else room.get(name)
-        if isinstance(found, FunctionType):
+        if isinstance(found, FunctionType) and not is_written(found):
             room[name] = made(found)
         elif inspect.isclass(found):
             enter_class(found)
@@ -72,9 +67,10 @@ def enter_class(made: type) -> None:
         setattr(made, "__init__", checked(own))  # noqa: B010  mypy
 
 
-def _text(
-    function: Callable[..., Any], first: str, scope: dict[str, Any]
+def entrance_text(
+    function: Callable[..., Any], first: str = "", scope: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[str, dict[str, Any]]:
+    """The text of a call, and its scope; `first` is what it begins with, in upper-case names."""
     takes, passes, names, defaults = signature_text(function)
     return (f"def {function.__name__}({takes}):\n"
             "    try:\n"

@@ -55,6 +55,11 @@ def written_when_called(
     return call
 
 
+def is_written(function: FunctionType) -> bool:
+    """Whether it stands in the place of another."""
+    return "WRITE" in function.__globals__
+
+
 @cache
 def _compiled(text: str) -> CodeType:
     name = f"{__file__} (text {_compiled.cache_info().currsize})"

@@ -14,6 +14,7 @@ from gtensor.creation.dtypes import result_type
 from gtensor.creation.new_tensors import adopt_argument, asarray
 from gtensor.engine.handle.context import current_casts, is_grad_enabled
 from gtensor.engine.handle.tensor import Tensor
+from gtensor.system.entrance import entrance_text
 from gtensor.system.written_code import written_when_called
 
 if TYPE_CHECKING:
@@ -49,35 +50,16 @@ def takes_arrays(function: F) -> F:
 
 def _text_of(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
     """The call that converts, and its scope."""
-    scope: dict[str, Any] = {"function": function, "as_tensors": as_tensors}
-    taken: list[str] = []
-    given: list[str] = []
-    arrays = []
-    kinds = inspect.Parameter
-    before: Any = kinds.POSITIONAL_ONLY
-    for p in [*inspect.signature(function).parameters.values(), None]:
-        kind = p.kind if p else None
-        if taken and before is kinds.POSITIONAL_ONLY is not kind:
-            taken.append("/")
-        if kind is kinds.KEYWORD_ONLY is not before is not kinds.VAR_POSITIONAL:
-            taken.append("*")
-        if p is None:
-            break
-        before, star = kind, "*" * (kind is kinds.VAR_POSITIONAL)
-        scope[f"default_{p.name}"] = p.default
-        taken.append(f"{star}{p.name}" + f"=default_{p.name}" * (p.default is not p.empty))
-        given.append(f"{p.name}={p.name}" if kind is kinds.KEYWORD_ONLY else star + p.name)
-        if p.annotation in _ARRAYS and not star and p.name not in _WRITTEN:
-            arrays.append(p)
-    scope["labels"] = tuple(p.name for p in arrays)
-    scope["takes"] = tuple(_ARRAYS[p.annotation] for p in arrays)
-    scope |= {f"takes_{p.name}": _ARRAYS[p.annotation] for p in arrays}
-    right = " and ".join(f"isinstance({p.name}, takes_{p.name})" for p in arrays)
-    names, name = "".join(f"{p.name}, " for p in arrays), function.__name__
-    return (f"def {name}({', '.join(taken)}):\n"
-            f"    if not ({right}):\n"
-            f"        {names}= as_tensors({name!r}, labels, ({names}), takes)\n"
-            f"    return function({', '.join(given)})\n"), scope
+    arrays = {p.name: _ARRAYS[p.annotation] for p in inspect.signature(function).parameters.values()
+              if p.annotation in _ARRAYS and p.kind is not p.VAR_POSITIONAL
+              and p.name not in _WRITTEN}
+    right = " and ".join(f"isinstance({name}, TAKES_{name})" for name in arrays)
+    names = "".join(f"{name}, " for name in arrays)
+    first = (f"        if not ({right}):\n"
+             f"            {names}= AS_TENSORS({function.__name__!r}, LABELS, ({names}), TAKES)\n")
+    return entrance_text(function, first, {
+        "AS_TENSORS": as_tensors, "LABELS": tuple(arrays), "TAKES": tuple(arrays.values()),
+        **{f"TAKES_{name}": types for name, types in arrays.items()}})
 
 
 def as_tensors(
