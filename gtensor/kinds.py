@@ -189,6 +189,7 @@ MAPPING = Kind("a mapping", _of(Mapping), (dict,))
 PROBABILITY = Kind("a probability from 0 to 1", _between(0, 1), of=_NUMBERS)
 NONE = Kind("None", lambda value: value is None, (type(None),))
 ANYTHING = Kind("anything", lambda value: True)
+_SELF = Kind("a Tensor", lambda value: isinstance(value, Tensor))
 
 _OF_TYPE = {  # an alternative of an annotation -> its kind
     "Tensor": ARRAY, "Operand": ARRAY, "np.ndarray": ARRAY, "Array": ARRAY,
@@ -276,12 +277,7 @@ def _one_kind(text: str) -> Kind:
 def refuse(
     function: Callable[..., Any], given: Mapping[str, Any], error: Exception | None = None
 ) -> None:
-    """Raise TypeError or ValueError, caused by the error, if an argument is not of its kind.
-
-    An error that is a sentence already is left as it is.
-    """
-    if error is not None and _is_sentence(error):
-        return
+    """Raise TypeError or ValueError, caused by the error, if an argument is not of its kind."""
     for name, kind, several in _kinds_of(function):
         for value in given[name] if several else (given[name],):
             if not kind.fits(value):
@@ -306,21 +302,17 @@ def _kinds_of(function: Callable[..., Any]) -> tuple[tuple[str, Kind, bool], ...
     """(name, kind, whether it holds several) of the parameters that have a kind."""
     found = []
     for p in inspect.signature(function).parameters.values():
-        kind = kind_of(p)
+        kind = _SELF if p.name == "self" and _is_method(function) else kind_of(p)
         if kind is not ANYTHING and p.kind is not p.VAR_KEYWORD:
             found.append((p.name, kind, p.kind is p.VAR_POSITIONAL))
     return tuple(found)
 
 
+def _is_method(function: Callable[..., Any]) -> bool:
+    """Whether it is one of a Tensor's, which `gt.Tensor.name` gives, too."""
+    return function.__module__.startswith(("gtensor.engine.handle.", "gtensor.composed."))
+
+
 def _name_of(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
     """As users call it: an object that is made has its class's name."""
     return type(given["self"]).__name__ if function.__name__ == "__init__" else function.__name__
-
-
-def _is_sentence(error: Exception) -> bool:
-    if type(error).__module__.startswith("gtensor."):
-        return True
-    try:
-        return "wanted" in str(error)
-    except Exception:
-        return False

@@ -7,10 +7,12 @@ context are imported with `gtensor.nn`, as few programs need them.
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.handle import methods
 from gtensor.engine.handle.namespaces import public
+from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import Op, registry
 from gtensor.ops.activations import *
 from gtensor.ops.arrange import *
@@ -28,6 +30,7 @@ from gtensor.ops.reduce import *
 from gtensor.ops.scan import *
 from gtensor.system.late_imports import late
 from gtensor.system.package_names import declared, modules_in
+from gtensor.system.written_code import entrance, is_written
 
 if not TYPE_CHECKING:
     __all__ = declared(__name__)
@@ -40,8 +43,7 @@ def _publish() -> None:
     for family in modules_in(__name__):
         for module in modules_in(family.__name__):
             for name in (*getattr(module, "__all__", ()), *getattr(module, "METHODS", ())):
-                function = getattr(module, name)
-                functions[name] = getattr(function, "__wrapped__", function)  # given a Tensor
+                functions[name] = getattr(module, name)
     for name, function in functions.items():
         _serve(public, name, function)
     for name, function in methods.functions():
@@ -50,6 +52,11 @@ def _publish() -> None:
         setattr(methods.Methods, f"{name}_", in_place_form(functions[name]))
     for name in ("reshape", "permute_dims"):  # a method's text is its function's
         getattr(methods.Methods, name).__doc__ = functions[name].__doc__
+    for kind in Tensor.__mro__[:-1]:
+        for name, method in tuple(vars(kind).items()):
+            if isinstance(method, FunctionType) and not is_written(method) and (
+                    name[0] != "_" or name in methods.CONVERSIONS):
+                setattr(kind, name, entrance(method))
 
 
 def _serve(holder: object, name: str, function: Any) -> None:

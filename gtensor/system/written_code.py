@@ -89,9 +89,35 @@ def kinds_in(module: str) -> None:
 def refuse(
     function: Callable[..., Any], given: dict[str, Any], error: Exception | None = None
 ) -> None:
-    """Raise TypeError or ValueError, caused by the error, if an argument is not of its kind."""
+    """Raise TypeError or ValueError, caused by the error, if an argument is not of its kind.
+
+    An error that is a sentence already is left as it is. If its sentence is of the shapes that an
+    op within the function was given, it gets the function's name and arguments.
+    """
+    if error is not None:
+        if (sentence := getattr(error, "of_shapes", None)) is not None:
+            error.args = (_with_shapes(function.__name__, given, sentence),)
+        if _is_sentence(error):
+            return
     for module in _table:
         import_module(module).refuse(function, given, error)
+
+
+def _with_shapes(name: str, given: dict[str, Any], sentence: str) -> str:
+    shapes = [f"{label} of shape {value.shape}" for label, value in given.items()
+              if isinstance(getattr(value, "shape", None), tuple)]
+    if not shapes or sentence.startswith(f"{name} of"):
+        return sentence
+    return f"{name} was given {', '.join(shapes)}: {sentence}"
+
+
+def _is_sentence(error: Exception) -> bool:
+    if type(error).__module__.startswith("gtensor."):
+        return True
+    try:
+        return "wanted" in str(error)
+    except Exception:
+        return False
 
 
 def entrance(function: F) -> F:

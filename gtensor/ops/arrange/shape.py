@@ -12,6 +12,7 @@ import numpy as np
 
 from gtensor.backend import Device, element_type, get_device
 from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.execute import name_shapes
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal, unary
 from gtensor.ops.define.arguments import all_tensors, given_axis, takes_arrays
@@ -190,8 +191,9 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     Raises ValueError for axes that are out of range or in the wrong order.
     """
     ndim = max(1, x.ndim)  # a 0-d tensor is one element along axis 0
-    first, last = start_dim % ndim, end_dim % ndim
-    if not (-ndim <= start_dim < ndim and -ndim <= end_dim < ndim) or first > last:
+    start, end = integers((start_dim, end_dim))
+    first, last = start % ndim, end % ndim
+    if not (-ndim <= start < ndim and -ndim <= end < ndim) or first > last:
         raise ValueError(f"flatten of axes {start_dim} to {end_dim} of a tensor of {x.ndim} "
                          "dimensions; wanted two of its axes, in order")
     return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
@@ -367,10 +369,9 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     tensors = all_tensors("broadcast_arrays", "arrays", arrays)
     try:
         shape = np.broadcast_shapes(*(a.shape for a in tensors))
-    except ValueError:
-        raise ValueError(f"broadcast_arrays of shapes {', '.join(str(a.shape) for a in tensors)}; "
-                         "wanted shapes whose axes agree or are 1, counted from the last"
-                         ) from None
+    except ValueError as error:
+        name_shapes("broadcast_arrays", error, tensors)
+        raise
     return [broadcast_to(a, shape) for a in tensors]
 
 
