@@ -19,6 +19,7 @@ from gtensor.ops.define.arguments import (
     check_reduction,
     same_dtype,
     takes_arrays,
+    want_number,
 )
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.linalg.norms import vector_norm
@@ -173,6 +174,7 @@ def poisson_nll_loss(
         reduction: "mean", "sum" or "none".
     """
     check_reduction("poisson_nll_loss", reduction)
+    want_number("poisson_nll_loss", eps=eps)
     a, t = _wide("poisson_nll_loss", input=input, target=target)
     losses = recorded.exp(a) - t * a if log_input else a - t * recorded.log(a + eps)
     if full:

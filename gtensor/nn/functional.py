@@ -9,6 +9,7 @@ Importing this module registers the ops behind it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
@@ -60,7 +61,7 @@ from gtensor.ops.arrange.writing import overwrite
 from gtensor.ops.attention.attention import scaled_dot_product_attention
 from gtensor.ops.attention.rotary import rotary_embedding
 from gtensor.ops.conv.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
-from gtensor.ops.define.arguments import autocast, same_dtype, takes_arrays
+from gtensor.ops.define.arguments import autocast, same_dtype, takes_arrays, want_number
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.elementwise import exponentials
 from gtensor.ops.linalg.feed_forward import feed_forward
@@ -88,6 +89,7 @@ from gtensor.ops.pool.interpolation import interpolate
 from gtensor.ops.pool.max_pool import max_pool1d, max_pool2d
 from gtensor.ops.scan.linear_scan import linear_scan
 from gtensor.random import exponential
+from gtensor.system.entrance import entrance
 from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
@@ -125,7 +127,10 @@ def _written(function: Callable[Concatenate[Tensor, _P], Tensor]
 
     form.__name__ = form.__qualname__ = f"{function.__name__}_"
     form.__doc__ = f"`{function.__name__}` with inplace=True: the input itself becomes the result."
-    return form
+    signature = inspect.signature(function)
+    form.__signature__ = signature.replace(parameters=[  # type: ignore[attr-defined]
+        p for p in signature.parameters.values() if p.name != "inplace"])
+    return entrance(form)
 
 
 elu_ = _written(elu)
@@ -204,6 +209,7 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return where((input >= -lambd) & (input <= lambd), 0, input)
 
 
+@takes_arrays
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """input moved by lambd towards 0, and 0 where it would pass that, elementwise.
 
@@ -214,6 +220,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return input - clip(input, -lambd, lambd)
 
 
+@takes_arrays
 def tanhshrink(input: Tensor) -> Tensor:
     """input - tanh(input), elementwise."""
     return input - recorded.tanh(input)
@@ -257,6 +264,7 @@ def gumbel_softmax(
     ValueError for a tau that is not above 0, TypeError for logits that are not floating.
     """
     same_dtype("gumbel_softmax", logits=logits)
+    want_number("gumbel_softmax", eps=eps)
     if not tau > 0:
         raise ValueError(f"gumbel_softmax was given tau={tau}; wanted a number above 0")
     (logits,) = autocast("float32", logits)
@@ -336,6 +344,7 @@ def instance_norm(
     Source: Ulyanov et al., "Instance normalization", 2016. Raises ValueError for running statistics
     or use_input_stats=False, and for a weight or bias that is not (C).
     """
+    want_number("instance_norm", momentum=momentum)
     if running_mean is not None or running_var is not None or not use_input_stats:
         raise ValueError("instance_norm was given running statistics, or use_input_stats=False; "
                          "wanted neither: it normalizes by each image's own")

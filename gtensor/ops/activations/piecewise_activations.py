@@ -159,6 +159,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
     return overwrite(chosen, input) if inplace else chosen(input)
 
 
+@takes_arrays
 def hardtanh(
     input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Tensor:

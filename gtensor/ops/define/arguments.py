@@ -165,6 +165,14 @@ def want_tensors(name: str, **inputs: Tensor | None) -> None:
                             "Tensor (gt.asarray makes one)")
 
 
+def want_number(name: str, **given: Any) -> None:
+    """Raise TypeError unless what is given, and may have no effect, are real numbers."""
+    for label, value in given.items():
+        if not isinstance(value, (int, float)) and not (
+                hasattr(value, "__float__") and np.size(value) == 1):
+            raise TypeError(f"{name} was given {label}={value!r}; wanted a number")
+
+
 def same_dtype(name: str, **tensors: Tensor | None) -> None:
     """Raise TypeError unless those that are there are Tensors of one floating dtype.
 

@@ -23,7 +23,7 @@ from gtensor.engine.tape.levels import newest
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Sample, normal, positive
 from gtensor.ops.activations.activation import ACTIVATIONS
-from gtensor.ops.define.arguments import same_dtype, takes_arrays, want_tensors
+from gtensor.ops.define.arguments import same_dtype, takes_arrays, want_number, want_tensors
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.norms import batch_norm_paths as paths
 from gtensor.ops.norms import batching, replicas
@@ -482,6 +482,10 @@ def check_batch_norm(
 ) -> None:
     """Raise for shapes or dtypes that do not fit, and within transforms for what they refuse."""
     running_mean, running_var, tracked = running
+    if gather is not None and not callable(gather):
+        raise TypeError(f"{name} was given gather={gather!r}; wanted a function or None")
+    if momentum is not None:  # which no average may be
+        want_number(name, momentum=momentum)
     want_tensors(name, running_mean=running_mean, running_var=running_var,
                  num_batches_tracked=tracked)
     if x.ndim < 2:

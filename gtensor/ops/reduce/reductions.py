@@ -189,7 +189,7 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: np.dtype | None = None) 
             if function is np.add and x.ndim > 1 and _long(x):
                 total = sum_over(x, axis, _FLOAT32, None, keepdims)
             if total is None:
-                total = reduce(x, axis, np.float32, None, keepdims)
+                total = reduce(x, axis, np.float32, None, bool(keepdims))
             if out is None:
                 return total.astype(kept)
             out[...] = total
@@ -202,8 +202,8 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: np.dtype | None = None) 
         ) is not None:
             return found
         if out is None:
-            return reduce(x, axis, dtype, None, keepdims)
-        reduce(x, axis, dtype, out, keepdims)
+            return reduce(x, axis, dtype, None, bool(keepdims))
+        reduce(x, axis, dtype, out, bool(keepdims))
         return out
 
     return path

@@ -271,7 +271,7 @@ def var(
         axis, keepdims = _corrected_words(
             "var", axis, dim, keepdims, keepdim, correction, unbiased)
     if unbiased is not None:
-        correction = float(unbiased)
+        correction = float(bool(unbiased))
     _real(x, "var")
     return rounded_last(_var, x, axis=normalize_axis(axis, x.ndim, "var"), correction=correction,
                         keepdims=keepdims)
@@ -291,7 +291,7 @@ def std(
         axis, keepdims = _corrected_words(
             "std", axis, dim, keepdims, keepdim, correction, unbiased)
     if unbiased is not None:
-        correction = float(unbiased)
+        correction = float(bool(unbiased))
     _real(x, "std")
     return rounded_last(_std, x, axis=normalize_axis(axis, x.ndim, "std"), correction=correction,
                         keepdims=keepdims)
