@@ -89,8 +89,8 @@ from gtensor.ops.pool.interpolation import interpolate
 from gtensor.ops.pool.max_pool import max_pool1d, max_pool2d
 from gtensor.ops.scan.linear_scan import linear_scan
 from gtensor.random import exponential
-from gtensor.system.entrance import entrance
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import entrance
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
