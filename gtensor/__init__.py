@@ -67,6 +67,7 @@ from gtensor.system.bus import ListenerError, listen
 from gtensor.system.late_imports import after as _after
 from gtensor.system.late_imports import late as _late
 from gtensor.system.moved_modules import find_moved as _find_moved
+from gtensor.system.written_code import enter as _enter
 from gtensor.system.written_code import kinds_in as _kinds_in
 
 if TYPE_CHECKING:
@@ -383,6 +384,8 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+_enter(globals(), leave=("device", "listen", "op", "pointwise"), classes=False)
 
 if settings.debug >= 2:
     from gtensor.profiler.listeners import start as _start

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from inspect import Parameter
 from itertools import chain
@@ -36,12 +35,14 @@ class Kind(NamedTuple):
             may still be refused, such as an axis that the tensor lacks.
         sure: types of which every value is.
         of: the types of values that are refused with ValueError, not TypeError.
+        usual: types of which values are, if a call with another one, though it fits, has failed.
     """
 
     wanted: str
     test: Callable[[Any], bool]
     sure: tuple[type, ...] = ()
     of: tuple[type, ...] = ()
+    usual: tuple[type, ...] = ()
 
     def fits(self, value: Any) -> bool:
         """What `test` says; True for a value that cannot be asked, such as a consumed tensor."""
@@ -51,6 +52,9 @@ class Kind(NamedTuple):
             return self.test(value)
         except Exception:
             return True
+
+    def is_usual(self, value: Any) -> bool:
+        return not self.usual or isinstance(value, self.usual)
 
 
 # -- what values are -------------------------------------------------------------------------------
@@ -181,13 +185,16 @@ NUMBER = Kind("a number", _is_number, _NUMBERS)
 INTEGERS = Kind("a sequence of integers", _all(_is_integer, list, tuple, range))
 TEXT = Kind("a string", _of(str), (str,))
 CALLABLE = Kind("a function", callable, (FunctionType,))
+ITERABLE = Kind("something to iterate over", _of(Iterable))
+SEQUENCE = Kind("a sequence", _of(Sequence, np.ndarray, Tensor), (list, tuple))
 TENSORS = Kind("a sequence of tensors", _all(_is_array, list, tuple))
 MODULE = Kind("a Module", _is_a("gtensor.nn.module", "Module"))
 PATH = Kind("a path", _is_path)
 DTYPE = Kind("a dtype, such as gt.float32", _is_dtype)
 MAPPING = Kind("a mapping", _of(Mapping), (dict,))
 PROBABILITY = Kind("a probability from 0 to 1", _between(0, 1), of=_NUMBERS)
-NONE = Kind("None", lambda value: value is None, (type(None),))
+FLAG = Kind("True or False", _is_flag, (bool, int), usual=(int, np.bool_))
+NONE = Kind("None", lambda value: value is None, (type(None),), usual=(type(None),))
 ANYTHING = Kind("anything", lambda value: True)
 _WRITTEN = Kind("a Tensor", lambda value: isinstance(value, Tensor))
 
@@ -200,12 +207,22 @@ def _several(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 _OF_TYPE = {  # an alternative of an annotation -> its kind
     "Tensor": ARRAY, "Operand": ARRAY, "np.ndarray": ARRAY, "Array": ARRAY,
-    "int": INTEGER, "float": NUMBER, "bool": Kind("True or False", _is_flag, (bool, int)),
+    "int": INTEGER, "float": NUMBER, "bool": FLAG,
     "complex": Kind("a number", _is_complex, (*_NUMBERS, complex)), "str": TEXT,
     "None": NONE,
     "Sequence[int]": INTEGERS, "list[int]": INTEGERS,
     "tuple[int, ...]": INTEGERS, "tuple[int]": INTEGERS, "tuple[int, int]": INTEGERS,
     "Iterable[int]": Kind("integers", _of(Iterable)),
+    "Iterable[Any]": ITERABLE,
+    "Sequence[Tree]": SEQUENCE, "Sequence[Any]": SEQUENCE,
+    "Sequence[Callable[[int], float]]": Kind(
+        "a sequence of functions", _all(callable, list, tuple)),
+    "Dataset": Kind("an object with __len__ and __getitem__", lambda value: (
+        hasattr(value, "__getitem__") and hasattr(value, "__len__"))),
+    "Resource": Kind("a resource, such as gt.memory.Arena", lambda value: (
+        hasattr(value, "allocate"))),
+    "SegmentSource": Kind("a source of segments, such as gt.memory.HostSegments()", lambda value: (
+        hasattr(value, "granularity"))),
     "Sequence[float]": Kind("a sequence of numbers", _all(_is_number, list, tuple, range)),
     "tuple[float, float]": Kind("two numbers", lambda value: (
         isinstance(value, Iterable) and len(list(value)) == 2 and all(map(_is_number, value)))),
@@ -242,7 +259,7 @@ _ALIASES = {  # names of annotations -> what they stand for
     "Pair": "tuple[int, int]", "PerAxis": "int | Sequence[int]",
     "Argnums": "int | Sequence[int]", "ChunkSize": "int | Literal['auto'] | None",
     "Randomness": "Literal['error', 'different', 'same']",
-    "AdaptiveSize": "int | Sequence[int]",
+    "AdaptiveSize": "int | Sequence[int]", "Rename": "Callable | Mapping | None",
 }
 _PROBABILITIES = ("p", "dropout")  # names that say more than the annotation float
 
@@ -272,13 +289,20 @@ def _kind_of(text: str) -> Kind:
     wanted = " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
     return Kind(wanted, lambda value: any(kind.fits(value) for kind in kinds),
                 tuple(chain.from_iterable(kind.sure for kind in kinds)),
-                tuple(chain.from_iterable(kind.of for kind in kinds)))
+                tuple(chain.from_iterable(kind.of for kind in kinds)),
+                tuple(chain.from_iterable(kind.usual for kind in kinds))
+                if all(kind.usual for kind in kinds) else ())
 
 
 def _alternatives(text: str) -> list[str]:
     """The parts of a union, aliases replaced."""
-    parts = re.split(r" \| (?![^\[]*\])", text.strip("'\""))
-    return [one for part in parts
+    parts = [""]
+    for word in text.strip("'\"").split(" | "):
+        if parts[-1].count("[") > parts[-1].count("]"):  # the union is within it
+            parts[-1] += f" | {word}"
+        else:
+            parts.append(word)
+    return [one for part in parts[1:]
             for one in (_alternatives(_ALIASES[part]) if part in _ALIASES else [part])]
 
 
@@ -297,12 +321,20 @@ def refuse(
     function: Callable[..., Any], given: Mapping[str, Any], error: Exception | None = None
 ) -> None:
     """Raise TypeError or ValueError, caused by the error, if an argument is not of its kind."""
-    for name, kind, several in _kinds_of(function):
-        for value in given[name] if several else (given[name],):
-            if not kind.fits(value):
+    for fits in (Kind.fits,) if error is None else (Kind.fits, Kind.is_usual):
+        for name, kind, value in _arguments(function, given):
+            if not fits(kind, value):
                 made = ValueError if type(value) in kind.of else TypeError
                 raise made(f"{_name_of(function, given)} was given {name}={shown(value)}; "
                            f"wanted {kind.wanted}") from error
+
+
+def _arguments(
+    function: Callable[..., Any], given: Mapping[str, Any]
+) -> Iterator[tuple[str, Kind, Any]]:
+    for name, kind, several in _kinds_of(function):
+        for value in given[name] if several else (given[name],):
+            yield name, kind, value
 
 
 def shown(value: Any) -> str:

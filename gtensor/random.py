@@ -552,7 +552,7 @@ def integers(
         low, high = 0, low
     if not low < high:
         raise ValueError(f"integers was given low={low} and high={high}; wanted low < high")
-    wanted = element_type(dtype or np.int64)
+    wanted = element_type(np.int64 if dtype is None else dtype)
     if wanted.kind in "iu" and not np.iinfo(wanted).min <= low <= high - 1 <= np.iinfo(wanted).max:
         raise ValueError(f"integers was given low={low} and high={high} for {wanted}; wanted "
                          "integers that it has")

@@ -270,7 +270,10 @@ def get_device(device: Device | str | None = None) -> Device:
 
     Raises DeviceError if there is no such device.
     """
-    known = _devices.get(device)  # type: ignore[arg-type]
+    try:
+        known = _devices.get(device)  # type: ignore[arg-type]
+    except TypeError:  # no key
+        known = None
     if known is not None:
         return known
     if device is None:

@@ -9,6 +9,7 @@ from gtensor.creation.dtypes import finfo, float64
 from gtensor.creation.new_tensors import asarray
 from gtensor.ops import abs, all, clone, equal, isfinite, isinf, isnan, less_equal, where
 from gtensor.ops.define.arguments import takes_arrays
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand, Tensor
@@ -58,3 +59,6 @@ def nan_to_num(
     for number, side in ends:
         found = where(infinite & side, number, found)
     return found
+
+
+enter(globals())

@@ -20,6 +20,7 @@ from gtensor.ops import (
 from gtensor.ops.arrange.shape import axis_index, integers
 from gtensor.ops.conv.convolution import conv1d
 from gtensor.ops.define.arguments import floats, given_axis, takes_arrays
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Tensor
@@ -123,3 +124,6 @@ def convolve(x1: Tensor, x2: Tensor, /, mode: str = "full") -> Tensor:
                    padding=0 if mode == "valid" else beyond)
     found = reshape(found, (-1,))
     return found[beyond // 2:beyond // 2 + long.size] if mode == "same" else found
+
+
+enter(globals())

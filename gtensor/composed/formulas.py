@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gtensor.ops import abs, clip, pow, reciprocal, remainder, sqrt, where
 from gtensor.ops.define.arguments import takes_arrays
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand, Tensor
@@ -73,3 +74,6 @@ def is_tensor(obj: object) -> bool:
     from gtensor.engine.handle.tensor import Tensor
 
     return isinstance(obj, Tensor)
+
+
+enter(globals())

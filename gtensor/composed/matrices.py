@@ -11,6 +11,7 @@ from gtensor.ops import clone, matmul, nonzero, pow, reshape, tril, triu
 from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.linalg.contractions import cross as vector_product
 from gtensor.ops.linalg.norms import diagonal, trace, vector_norm
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -147,3 +148,6 @@ def _one_matrix(name: str, x: Tensor) -> None:
     if x.ndim != 2:
         raise ValueError(f"{name} of a tensor of shape {x.shape}; wanted a matrix "
                          f"(gt.linalg.{name} takes the last two axes, NumPy's the first two)")
+
+
+enter(globals())

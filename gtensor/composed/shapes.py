@@ -22,6 +22,7 @@ from gtensor.ops import (
 )
 from gtensor.ops.arrange.shape import axis_index, integers
 from gtensor.ops.define.arguments import all_tensors, takes_arrays
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand
@@ -224,3 +225,6 @@ def column_stack(arrays: Sequence[Tensor], /) -> Tensor:
     """Numbers and vectors as the columns of a matrix, beside matrices."""
     return concat([reshape(x, (-1, 1)) if x.ndim < 2 else x
                    for x in all_tensors("column_stack", "arrays", arrays)], 1)
+
+
+enter(globals())

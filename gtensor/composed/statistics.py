@@ -28,6 +28,7 @@ from gtensor.ops import (
 from gtensor.ops.define.arguments import floats, takes_arrays, torch_words
 from gtensor.ops.linalg.norms import diagonal
 from gtensor.ops.reduce.reductions import kept_shape, normalize_axis, reduced
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.ops.reduce.reductions import Axis
@@ -158,3 +159,6 @@ def bincount(x: Tensor, /, *, minlength: int = 0) -> Tensor:
     if values.size:
         found[values.astype(int64)] = counts
     return found
+
+
+enter(globals())

@@ -166,7 +166,7 @@ def zeros(
     """A tensor of zeros; of the default dtype (float32) unless given. See `empty` for `more`."""
     shape, dtype, device, requires_grad = _called(
         shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
-    wanted = dtype or get_default_dtype()
+    wanted = get_default_dtype() if dtype is None else dtype
     return full(shape, 0, dtype=wanted, device=device, requires_grad=requires_grad)
 
 
@@ -177,7 +177,7 @@ def ones(
     """A tensor of ones; of the default dtype (float32) unless given. See `empty` for `more`."""
     shape, dtype, device, requires_grad = _called(
         shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
-    wanted = dtype or get_default_dtype()
+    wanted = get_default_dtype() if dtype is None else dtype
     return full(shape, 1, dtype=wanted, device=device, requires_grad=requires_grad)
 
 
@@ -187,8 +187,8 @@ def empty_like(
 ) -> Tensor:
     """An uninitialized tensor of x's shape, dtype and device, unless given."""
     x = asarray(x)
-    return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device,
-                 requires_grad=requires_grad)
+    return empty(x.shape, dtype=x.dtype if dtype is None else dtype,
+                 device=x.device if device is None else device, requires_grad=requires_grad)
 
 
 def full_like(
@@ -200,8 +200,8 @@ def full_like(
     Raises TypeError for a value that is no number, or that the dtype cannot hold.
     """
     x = asarray(x)
-    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device,
-                requires_grad=requires_grad)
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype,
+                device=x.device if device is None else device, requires_grad=requires_grad)
 
 
 def zeros_like(
@@ -353,6 +353,8 @@ def sizes_of(given: tuple[Any, ...]) -> Any:
 def _sizes(shape: Any) -> tuple[int, ...]:
     """A shape as a tuple of sizes. Raises TypeError or ValueError if it is not a shape."""
     try:
+        if isinstance(shape, (str, bytes, set, dict)):
+            raise TypeError
         sizes = (index(shape),) if hasattr(shape, "__index__") else tuple(index(n) for n in shape)
     except TypeError:
         raise TypeError(f"shape {shape!r} given; wanted a whole number, or a tuple of them such "

@@ -233,4 +233,4 @@ def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> N
         export.save(path, history, snapshot=True)
 
 
-_enter(globals(), leave="Block")
+_enter(globals(), leave=("Block",))

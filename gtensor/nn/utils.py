@@ -4,7 +4,7 @@ parameters as one vector, and sequences as one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf, isfinite
 from typing import TYPE_CHECKING, TypeVar
 
@@ -294,8 +294,8 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
 
 
 def pad_sequence(
-    sequences: Iterable[Tensor], batch_first: bool = False, padding_value: float = 0.0,
-    padding_side: str = "right",
+    sequences: Iterable[Tensor] | Sequence[Tensor], batch_first: bool = False,
+    padding_value: float = 0.0, padding_side: str = "right",
 ) -> Tensor:
     """Sequences (length, ...) of several lengths as one tensor (T, N, ...), T the longest length.
 
@@ -330,4 +330,4 @@ if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.s
     clip_grad_norm = clip_grad_norm_
 
 
-_enter(globals(), check=True, leave=("pad_sequence",))  # which takes arrays
+_enter(globals(), check=True)

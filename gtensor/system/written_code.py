@@ -133,18 +133,21 @@ def checked(function: F) -> F:
     return written_when_called(function, partial(_checking_text, function))  # type: ignore
 
 
-def enter(room: dict[str, Any], check: bool = False, leave: Container[str] = ()) -> None:
+def enter(
+    room: dict[str, Any], check: bool = False, leave: Container[str] = (), classes: bool = True
+) -> None:
     """Put the entrance of each public function of a room in its place, and of its constructors.
 
     Args:
         check: see `checked`.
-        leave: names of what is called too often.
+        leave: names of what is called too often, or reads its caller.
+        classes: whether the room's classes are its own.
     """
     for name in room["__all__"]:
         found = None if name in leave else room.get(name)
         if isinstance(found, FunctionType) and not is_written(found):
             room[name] = checked(found) if check else entrance(found)
-        elif inspect.isclass(found) and not is_dataclass(found):
+        elif classes and inspect.isclass(found) and not is_dataclass(found):
             enter_class(found, check)
 
 

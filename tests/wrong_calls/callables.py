@@ -142,7 +142,8 @@ def parameters(target: Target) -> dict[str, inspect.Parameter]:
         return {}
     if target.room == LAYERS:
         del found["self"]
-    return found
+    return {name: p for name, p in found.items() if p.kind is not p.VAR_KEYWORD
+            or p.annotation == "object"}  # others stand for names
 
 
 def candidates(parameter: inspect.Parameter) -> list[Callable[[], Any]]:

@@ -84,11 +84,12 @@ def main() -> None:
         if target is not last:
             last, made = target, search(target)
             _reset()
+        given = HOSTILE[value]()
         out.write(f'["{target.room}", "{target.name}", "{name}", "{value}"]\n')
         if made is None:
             out.write('["unknown", "", ""]\n')
             continue
-        found = tried(target, made, name, HOSTILE[value]())
+        found = tried(target, made, name, given)
         out.write(json.dumps(found) + "\n")
         _reset()
 

@@ -164,8 +164,8 @@ def plain_values(data: object, reader: str) -> Any:
         try:
             return [plain_values(v, reader) for v in data]
         except RecursionError:
-            raise ValueError(f"{reader} was given a list within itself, or lists nested too deeply "
-                             "for Python; wanted nested lists of numbers") from None
+            raise ValueError(f"{reader} was given a list that contains itself, or lists within "
+                             "lists too deep; wanted numbers") from None
     if not isinstance(data, Interchange):
         refuse_mask(data, reader)
         return data

@@ -17,7 +17,7 @@ from gtensor.backend.kernels import BLOCK, C_TYPES, NULL, elementwise, raw
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Draw, Sample, below, binary, distinct, normal
-from gtensor.ops.arrange.shape import linear_tangent, lone
+from gtensor.ops.arrange.shape import integers, linear_tangent, lone
 from gtensor.ops.define.arguments import autocast, refuse_pair, takes_arrays, torch_words
 from gtensor.ops.define.batching import in_dtype, unchanged
 from gtensor.ops.define.cpu_tiles import computed_in
@@ -49,7 +49,7 @@ def normalize_axis(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
     Of a 0-d tensor 0 and -1 are its one element's, see `lone`.
     """
     if axis is not None and not isinstance(axis, int):
-        axis = tuple(axis) if np.iterable(axis) else index(axis)
+        axis = integers(axis)
     return _normalized(axis, ndim, op_name)
 
 
