@@ -191,7 +191,14 @@ PROBABILITY = Kind("a probability from 0 to 1", _between(0, 1), of=_NUMBERS)
 FLAG = Kind("True or False", _is_flag, (bool, int), usual=(int, np.bool_))
 NONE = Kind("None", lambda value: value is None, (type(None),), usual=(type(None),))
 ANYTHING = Kind("anything", lambda value: True)
-_SELF = Kind("a Tensor", lambda value: isinstance(value, Tensor))
+_WRITTEN = Kind("a Tensor", lambda value: isinstance(value, Tensor))
+
+
+def _several(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Whether items can be read of it, which fit where reading does not use them up."""
+    return lambda value: isinstance(value, Iterable) and not isinstance(value, type) and (
+        not isinstance(value, (list, tuple)) or all(map(fits, value)))
+
 
 _OF_TYPE = {  # an alternative of an annotation -> its kind
     "Tensor": ARRAY, "Operand": ARRAY, "Array": ARRAY,
@@ -205,7 +212,7 @@ _OF_TYPE = {  # an alternative of an annotation -> its kind
     "Iterable[int]": Kind("integers", lambda value: (
         INTEGERS.fits(value) if isinstance(value, (list, tuple, str, bytes))
         else isinstance(value, Iterable))),
-    "Iterable[Any]": ITERABLE, "Iterable[Module]": ITERABLE,
+    "Iterable[Any]": ITERABLE,
     "Sequence[Tree]": SEQUENCE, "Sequence[Any]": SEQUENCE,
     "Sequence[Callable[[int], float]]": Kind(
         "a sequence of functions", _all(callable, list, tuple)),
@@ -229,6 +236,14 @@ _OF_TYPE = {  # an alternative of an annotation -> its kind
             _is_integer(v) or INTEGERS.fits(v) for v in value))),
     "Parameters": Kind("tensors, or groups of them", _is_parameters),
     "Module": MODULE, "M": MODULE,
+    "Iterable[Module]": Kind("Modules", _several(MODULE.fits)),
+    "tuple[int | None, int | None]": Kind("two integers", lambda value: (
+        isinstance(value, Sequence) and all(v is None or _is_integer(v) for v in value))),
+    "tuple[float, ...]": Kind("a sequence of numbers", _all(_is_number, list, tuple, range)),
+    "LanguageModel": Kind("a language model", lambda value: hasattr(value, "initial_state")),
+    **{f"{name}Config": Kind(f"a {name}Config", _is_a(f"gtensor.models.{name.lower()}",
+                                                     f"{name}Config"))
+       for name in ("Denoiser", "GPT", "ResNet", "SSM")},
     "Optimizer": Kind("an Optimizer", _is_a("gtensor.optim.optimizer", "Optimizer")),
     "Generator": Kind("a gt.Generator", _is_a("gtensor.random", "Generator")),
     "Stream": Kind("a stream of gt.stream", lambda value: hasattr(value, "__enter__")),
@@ -269,7 +284,8 @@ def _kind_of(text: str) -> Kind:
         return _OF_TYPE[text]
     parts = _alternatives(text)
     kinds = [_one_kind(part) for part in parts
-             if not (part == "str" and ("Device" in parts or "PathLike[str]" in parts))]
+             if not (part == "str" and ("Device" in parts or "PathLike[str]" in parts))
+             and not (part == "Tensor" and "Iterable[Tensor]" in parts)]
     if len(kinds) == 1 or ANYTHING in kinds:
         return ANYTHING if ANYTHING in kinds or kinds == [NONE] else kinds[0]
     words = list(dict.fromkeys(kind.wanted for kind in kinds))
@@ -340,15 +356,17 @@ def _kinds_of(function: Callable[..., Any]) -> tuple[tuple[str, Kind, bool], ...
     """(name, kind, whether it holds several) of the parameters that have a kind."""
     found = []
     for p in inspect.signature(function).parameters.values():
-        kind = _SELF if p.name == "self" and _is_method(function) else kind_of(p)
+        kind = _WRITTEN if _is_written(function, p) else kind_of(p)
         if kind is not ANYTHING and p.kind is not p.VAR_KEYWORD:
             found.append((p.name, kind, p.kind is p.VAR_POSITIONAL))
     return tuple(found)
 
 
-def _is_method(function: Callable[..., Any]) -> bool:
-    """Whether it is one of a Tensor's, which `gt.Tensor.name` gives, too."""
-    return function.__module__.startswith(("gtensor.engine.handle.", "gtensor.composed."))
+def _is_written(function: Callable[..., Any], parameter: Parameter) -> bool:
+    """Whether it must be a Tensor: that of a method, and what a function in place writes."""
+    if parameter.name == "self":
+        return function.__module__.startswith(("gtensor.engine.handle.", "gtensor.composed."))
+    return parameter.name in ("tensor", "input") and function.__name__.endswith("_")
 
 
 def _name_of(function: Callable[..., Any], given: Mapping[str, Any]) -> str:

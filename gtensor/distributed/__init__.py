@@ -111,4 +111,4 @@ def _engine(backend: str, timeout: float) -> Engine:
     return mpi.world()
 
 
-_enter(globals())
+_enter(globals(), check=True)

@@ -17,6 +17,7 @@ from gtensor.creation.new_tensors import arange
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import sign, where
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.linalg.decompositions import qr
 from gtensor.system.late_imports import late as _late
 from gtensor.system.written_code import enter as _enter
@@ -211,6 +212,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return _GAINS[nonlinearity]
 
 
+@takes_arrays
 def fans(tensor: Tensor) -> tuple[int, int]:
     """(fan_in, fan_out) of a weight (out, in, *kernel). Raises ValueError below two dimensions."""
     if tensor.ndim < 2:
@@ -238,4 +240,4 @@ if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.s
     xavier_normal, xavier_uniform = xavier_normal_, xavier_uniform_
 
 
-_enter(globals())
+_enter(globals(), check=True)

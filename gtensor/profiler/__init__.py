@@ -72,4 +72,4 @@ def profile(steps: tuple[int, int] | None = None) -> Iterator[Profile]:
             yield profiled
 
 
-_enter(globals())
+_enter(globals(), check=True, leave=("range",))  # which checks where there is a listener

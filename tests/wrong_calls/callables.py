@@ -40,6 +40,7 @@ WITHOUT = {
         "distributed.end_all distributed.init distributed.started distributed.all_gather "
         "distributed.all_reduce distributed.reduce_scatter distributed.DataParallel "
         "distributed.ZeroOptimizer distributed.convert_sync"),
+    "checks where there is a listener": "profiler.range",
     "defines an op, which has tests of its own": "op d pointwise",
 }
 

@@ -119,9 +119,11 @@ def refuse_unsupported(wanted: object, name: str, **given: object) -> None:
     The arguments are kept in the signatures so that positional arguments mean the same.
     """
     for argument, value in given.items():
-        if value != wanted:
-            raise ValueError(f"{name} was given {argument}={value!r}; wanted {wanted!r}: nothing "
-                             "else is supported")
+        plain = value is None or isinstance(value, (int, float, str, tuple))
+        if not plain or value != wanted:
+            shown = f"={value!r}" if plain else f" of type {type(value).__name__}"
+            raise ValueError(f"{name} was given {argument}{shown}; wanted {wanted!r}: nothing else "
+                             "is supported")
 
 
 def given_axis(name: str, axis: Any, dim: Any, default: Any = None, word: str = "dim") -> Any:
