@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gtensor.backend import Device, DeviceError, element_type, get_device
+from gtensor.backend import Device, element_type
 from gtensor.engine.handle.tensor import Tensor
 
 _DEEPEST = 64  # as many axes as NumPy has
@@ -117,15 +117,8 @@ def _is_dtype(value: Any) -> bool:
 
 
 def _is_device(value: Any) -> bool:
-    if isinstance(value, Device):
-        return True
-    try:
-        get_device(value)
-    except DeviceError:  # a device that this machine lacks
-        return isinstance(value, str)
-    except (TypeError, ValueError):
-        return False
-    return True
+    """A device, or a name: of one that is not there DeviceError tells more."""
+    return isinstance(value, (Device, str))
 
 
 def _is_path(value: Any) -> bool:
@@ -188,6 +181,8 @@ CALLABLE = Kind("a function", callable, (FunctionType,))
 ITERABLE = Kind("something to iterate over", _of(Iterable))
 SEQUENCE = Kind("a sequence", _of(Sequence, np.ndarray, Tensor), (list, tuple))
 TENSORS = Kind("a sequence of tensors", _all(_is_array, list, tuple))
+ITERABLE_OF_TENSORS = Kind("tensors", lambda value: (
+    isinstance(value, Tensor) or _is_parameters(value)))
 MODULE = Kind("a Module", _is_a("gtensor.nn.module", "Module"))
 PATH = Kind("a path", _is_path)
 DTYPE = Kind("a dtype, such as gt.float32", _is_dtype)
@@ -206,13 +201,17 @@ def _several(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 _OF_TYPE = {  # an alternative of an annotation -> its kind
-    "Tensor": ARRAY, "Operand": ARRAY, "np.ndarray": ARRAY, "Array": ARRAY,
+    "Tensor": ARRAY, "Operand": ARRAY, "Array": ARRAY,
+    "np.ndarray": Kind("an array", lambda value: (
+        isinstance(value, np.ndarray) and _is_numeric(value.dtype))),
     "int": INTEGER, "float": NUMBER, "bool": FLAG,
     "complex": Kind("a number", _is_complex, (*_NUMBERS, complex)), "str": TEXT,
     "None": NONE,
     "Sequence[int]": INTEGERS, "list[int]": INTEGERS,
     "tuple[int, ...]": INTEGERS, "tuple[int]": INTEGERS, "tuple[int, int]": INTEGERS,
-    "Iterable[int]": Kind("integers", _of(Iterable)),
+    "Iterable[int]": Kind("integers", lambda value: (
+        INTEGERS.fits(value) if isinstance(value, (list, tuple, str, bytes))
+        else isinstance(value, Iterable))),
     "Iterable[Any]": ITERABLE,
     "Sequence[Tree]": SEQUENCE, "Sequence[Any]": SEQUENCE,
     "Sequence[Callable[[int], float]]": Kind(
@@ -229,10 +228,12 @@ _OF_TYPE = {  # an alternative of an annotation -> its kind
     "Callable": CALLABLE, "Function": CALLABLE, "Gather": CALLABLE, "StreamOf": CALLABLE,
     "Path": CALLABLE,
     "DTypeLike": DTYPE,
-    "Device": Kind("a device, such as 'cpu' or 'cuda:0'", _is_device, of=(str,)),
+    "Device": Kind("a device, such as 'cpu' or 'cuda:0'", _is_device),
     "Sequence[Tensor]": TENSORS,
-    "Iterable[Tensor]": Kind("tensors", lambda value: (
-        isinstance(value, Tensor) or _is_parameters(value))),
+    "Iterable[Tensor]": ITERABLE_OF_TENSORS, "Iterable[Tensor] | Tensor": ITERABLE_OF_TENSORS,
+    "tuple[Sequence[int], Sequence[int]]": Kind("a pair of axes, or of sequences of them", (
+        lambda value: isinstance(value, Sequence) and len(value) == 2 and all(
+            _is_integer(v) or INTEGERS.fits(v) for v in value))),
     "Parameters": Kind("tensors, or groups of them", _is_parameters),
     "Module": MODULE, "M": MODULE,
     "Iterable[Module]": Kind("Modules", _several(MODULE.fits)),
@@ -279,6 +280,8 @@ def kind_of(parameter: Parameter) -> Kind:
 @cache
 def _kind_of(text: str) -> Kind:
     """The kind of an annotation: that of its alternatives together."""
+    if text in _OF_TYPE and text != "None":  # what is not supported has a sentence of its own
+        return _OF_TYPE[text]
     parts = _alternatives(text)
     kinds = [_one_kind(part) for part in parts
              if not (part == "str" and ("Device" in parts or "PathLike[str]" in parts))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 
 from gtensor.backend import Device, element_type, get_default_dtype, get_device
-from gtensor.creation.new_tensors import asarray, sizes_of, tensor
+from gtensor.creation.new_tensors import asarray, shape_of, sizes_of, tensor
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.namespaces import public
 from gtensor.engine.handle.tensor import Tensor, is_floating
@@ -407,6 +407,8 @@ def _arguments(
                         f"{name}(shape) or {name}({', '.join(numbers)}, size), whose shape is one "
                         "argument, such as (2, 3)")
     for label, number in zip(numbers, first, strict=False):
+        if isinstance(number, type) or not hasattr(number, "__float__"):
+            raise TypeError(f"{name} was given {number!r} as its {label}; wanted a number")
         if isinstance(number, Tensor) and number.ndim:
             raise TypeError(f"{name} was given a tensor as its {label}; wanted a number: scale and "
                             f"shift the values of {name}(shape)")
@@ -481,7 +483,7 @@ def multinomial(
     TypeError for a dtype that is not floating.
     """
     with no_grad():
-        p = p.detach()
+        p = asarray(p).detach()
         _floating("multinomial", p.dtype)
         n = p.shape[-1] if p.ndim else 0
         if not n or num_samples < 1 or not (replacement or num_samples <= n):
@@ -522,7 +524,7 @@ def _drawn(
     draw: Callable[[tuple[int, ...]], Tensor]
 ) -> Tensor:
     """`draw(shape)`, from `source` if there is one; within `vmap` as its `randomness` says."""
-    wanted = (index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(index, shape))
+    wanted = shape_of(shape)
     with drawing_from(source):
         found = _of_examples(name, wanted, draw) if vectorizing() else draw(wanted)
     return found.requires_grad_() if requires_grad else found
@@ -556,6 +558,9 @@ def integers(
     if wanted.kind in "iu" and not np.iinfo(wanted).min <= low <= high - 1 <= np.iinfo(wanted).max:
         raise ValueError(f"integers was given low={low} and high={high} for {wanted}; wanted "
                          "integers that it has")
+    if shape is not None and size is not None:
+        raise TypeError(f"integers was given shape={shape} and size={size}, two words for one "
+                        "thing; wanted one of them")
     given = size if shape is None else shape
     sizes = () if given is None else given
     return _drawn("integers", sizes, False, generator, lambda shape: tensor(
@@ -570,7 +575,8 @@ def permutation(
     Raises TypeError for an n that is neither.
     """
     if isinstance(n, Tensor) and n.ndim:
-        return n[permutation(n.shape[0], device=n.device, generator=generator)]
+        rows = n[permutation(n.shape[0], device=n.device, generator=generator)]
+        return rows if device is None else rows.to(get_device(device))
     if not isinstance(n, SupportsIndex):
         raise TypeError(f"permutation was given {type(n).__name__}; wanted an integer or a tensor")
     count = index(n)
@@ -611,9 +617,13 @@ def choice(
     `replace`, none at all, and probabilities that do not fit.
     """
     rows = None if isinstance(a, SupportsIndex) and not getattr(a, "ndim", 0) else asarray(a)
+    if rows is not None and not rows.ndim:
+        raise TypeError(f"choice was given a={a!r}; wanted an integer, or a tensor of an axis at "
+                        "least")
     count = index(a) if rows is None else rows.shape[0]  # type: ignore[arg-type]
-    wanted = () if size is None else (index(size),) if isinstance(size, SupportsIndex) else (
-        tuple(size))
+    if count < 1:
+        raise ValueError(f"choice was given {count} rows to draw from; wanted 1 or more")
+    wanted = () if size is None else shape_of(size)
     shares = p.detach().numpy() if isinstance(p, Tensor) else p
     place = None if rows is None else rows.device
 

@@ -283,7 +283,10 @@ def get_device(device: Device | str | None = None) -> Device:
 
 def _create(name: str) -> Device:
     if not isinstance(name, str):
-        raise TypeError(f"device {name!r} given; wanted 'cpu', 'cuda', 'cuda:<index>' or a device")
+        from gtensor.system.documents import told
+
+        raise TypeError(f"device {told(name)} given; wanted 'cpu', 'cuda', 'cuda:<index>' or a "
+                        "device")
     kind, _, index_text = name.partition(":")
     if kind not in ("cpu", "cuda") or not (index_text == "" or index_text.isdecimal()):
         raise DeviceError(f"device {name!r} given; wanted 'cpu', 'cuda' or 'cuda:<index>'")

@@ -30,7 +30,9 @@ def element_type(dtype: DTypeLike) -> np.dtype:
     try:
         found = np.dtype(dtype)
     except TypeError:
-        raise TypeError(f"dtype {dtype!r} given; wanted a dtype of numbers") from None
+        from gtensor.system.documents import told
+
+        raise TypeError(f"dtype {told(dtype)} given; wanted a dtype of numbers") from None
     if found.kind in NUMBERS or _of_ml_dtypes(found):
         return found
     raise TypeError(f"dtype {found} given; wanted one of numbers: booleans, integers, floating or "

@@ -28,4 +28,4 @@ __all__ = [
     "load_into", "progress", "safe_open", "save", "save_file",
 ]
 
-_enter(globals())
+_enter(globals(), check=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from math import floor, nan
+from numbers import Real
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from gtensor.creation.dtypes import int64
@@ -72,7 +74,10 @@ def _numbers(q: float | Sequence[float] | Tensor) -> tuple[list[float], bool]:
     """The numbers as a list, and whether they were several."""
     given: Any = q.tolist() if isinstance(q, Tensor) else q
     several = isinstance(given, (list, tuple))
-    return list(given) if several else [given], several
+    numbers = list(given) if several else [given]
+    if not builtins.all(isinstance(n, Real) for n in numbers):
+        raise TypeError(f"q={q!r} given; wanted a number from 0 to 1, or several")
+    return numbers, several
 
 
 def _between(ordered: Tensor, q: float) -> Tensor:
@@ -155,7 +160,7 @@ def bincount(x: Tensor, /, *, minlength: int = 0) -> Tensor:
     if values.size and int(values[0]) < 0:
         raise ValueError(f"bincount of a tensor with {int(values[0])}; wanted 0 or more")
     most = int(max(values)) + 1 if values.size else 0
-    found = zeros(builtins.max(most, minlength), int64, x.device)
+    found = zeros(builtins.max(most, index(minlength)), int64, x.device)
     if values.size:
         found[values.astype(int64)] = counts
     return found

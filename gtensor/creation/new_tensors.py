@@ -133,6 +133,9 @@ def full(
     """
     place = fill_value.device if isinstance(fill_value, Tensor) else get_device(device)
     value = plain_values(given_values(fill_value, place, "full"), "full")
+    if getattr(value, "ndim", 0):
+        raise TypeError(f"full was given fill_value of shape {value.shape}; wanted a number or a "
+                        "0-d tensor")
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Tensor) else _values(value, None).dtype
     result = empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -151,7 +154,7 @@ def empty(
     """
     shape, dtype, device, requires_grad = _called(
         shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
-    sizes = _sizes(shape)
+    sizes = shape_of(shape)
     wanted = get_default_dtype() if dtype is None else element_type(dtype)
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
@@ -263,6 +266,9 @@ def linspace(
         return _between(start, stop, num, dtype, device, endpoint)
     if num < 0:
         raise ValueError(f"linspace of {num} values; wanted 0 or more")
+    if np.ndim(start) or np.ndim(stop):
+        raise TypeError(f"linspace was given ends of shapes {np.shape(start)} and {np.shape(stop)};"
+                        " wanted numbers or 0-d tensors")
     default = DEFAULTS["c" if isinstance(start + stop, complex) else "f"]
     wanted = default if dtype is None else element_type(dtype)
     return _made("linspace", device, lambda xp: xp.linspace(
@@ -350,7 +356,7 @@ def sizes_of(given: tuple[Any, ...]) -> Any:
     return given[0] if len(given) == 1 else given
 
 
-def _sizes(shape: Any) -> tuple[int, ...]:
+def shape_of(shape: Any) -> tuple[int, ...]:
     """A shape as a tuple of sizes. Raises TypeError or ValueError if it is not a shape."""
     try:
         if isinstance(shape, (str, bytes, set, dict)):

@@ -32,4 +32,4 @@ __all__ = [
     "TensorDataset", "default_collate", "memmap", "random_split",
 ]
 
-_enter(globals())
+_enter(globals(), check=True)

@@ -30,11 +30,6 @@ LAYERS = "nn forward"  # the room of what modules do when called
 MOST_TRIES = 600
 
 WITHOUT = {
-    "is an error": (
-        "AnomalyError ConsumedError DeviceError GradientError LevelError ListenerError "
-        "checkpoint.CheckpointError checkpoint.CheckpointMismatch memory.OutOfMemoryError "
-        "profiler.ProfileError distributed.CollectiveTimeout distributed.DistributedError "
-        "testing.CheckError testing.GradcheckError"),
     "is a record that gtensor makes": (
         "Sample checkpoint.Report memory.Block memory.Event memory.History memory.Plan "
         "memory.Stats memory.Watermark profiler.Profile profiler.Span distributed.Work "
@@ -130,8 +125,9 @@ def _is_layer(found: Any) -> bool:
 
 
 def _is_record(found: Any) -> bool:
-    return inspect.isclass(found) and (is_dataclass(found) or hasattr(found, "_fields")
-                                       or issubclass(found, np.dtype | np.generic))
+    return inspect.isclass(found) and (
+        is_dataclass(found) or hasattr(found, "_fields")
+        or issubclass(found, BaseException | np.dtype | np.generic))
 
 
 def parameters(target: Target) -> dict[str, inspect.Parameter]:

@@ -33,7 +33,8 @@ _PYTHONS = re.compile(
     r"not callable|unsupported|not supported between|truth value|unpack|expected str|"
     r"embedded null|cannot be interpreted|invalid literal|could not convert|bad operand|"
     r"argument must|must be real|required|expected at|int too|too large|[Mm]aximum recursion")
-_SURELY_NUMPYS = re.compile(r"[Nn]um[Pp]y|^array type |DLPack|supports up to 32 dimensions")
+_SURELY_NUMPYS = re.compile(r"[Nn]um[Pp]y|^array type |DLPack|supports up to 32 dimensions|"
+                            r"^expected non-negative|out of bounds for int64")
 _OF_FUNCTIONS = re.compile(r"(<lambda>|\.forward)\(\) takes ")  # of the values, of modules
 _SIGNATURES = re.compile(
     r"missing \d+ required|unexpected keyword|takes .*positional argument|multiple values for|"
@@ -60,7 +61,7 @@ def outcome(error: BaseException, name: str, parameter: str) -> str:
     if explicit:
         if re.search(rf"(?<!\w){re.escape(parameter)}(?!\w)", text):
             return SENTENCE
-        return RAW if isinstance(error, _INTERNAL) and "wanted" not in text else OWN
+        return RAW if type(error) in _INTERNAL and "wanted" not in text else OWN
     if isinstance(error, (OSError, MemoryError)) or _SURELY_NUMPYS.search(text):
         return NUMPY
     if isinstance(error, _INTERNAL) or not isinstance(error, (TypeError, ValueError, IndexError)):

@@ -251,7 +251,7 @@ def take(
     """
     if axis is None and x.ndim != 1:
         raise ValueError(f"take of a tensor of shape {x.shape} without an axis; wanted one")
-    place = axis_index(axis or 0, x.ndim, "take")
+    place = axis_index(0 if axis is None else axis, x.ndim, "take")
     key = (builtins.slice(None),) * place + (indices,)
     parts, arrays = normalized(x, key, x.requires_grad)
     if any(a.dtype == np.bool_ for a in arrays):

@@ -349,5 +349,5 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk was given k={k} for a tensor of shape {x.shape}; wanted 0 to "
                          f"{x.shape[axis]}, the size of dim {dim}")
-    indices = topk_order(x, k=k, axis=axis, largest=largest, ordered=sorted)
+    indices = topk_order(x, k=k, axis=axis, largest=bool(largest), ordered=bool(sorted))
     return TopK(take_order(x, indices, axis=axis), indices)
