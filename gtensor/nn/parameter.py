@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gtensor.creation.new_tensors import tensor
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.cached_values import CachedValue
 from gtensor.ops.updates.clipping import total_norm
+from gtensor.system.written_code import refuse
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand
@@ -29,9 +28,7 @@ class Parameter(Tensor):
     _norm: CachedValue[Tensor]  # absent before the first call of `norm`
 
     def __new__(cls, data: Operand, requires_grad: bool = True) -> Parameter:
-        if not isinstance(requires_grad, (int, np.bool_)):
-            raise TypeError(f"Parameter was given requires_grad of type "
-                            f"{type(requires_grad).__name__}; wanted True or False")
+        refuse(Parameter.__new__, {"data": data, "requires_grad": requires_grad})
         made = super().__new__(cls)
         made.become(data if isinstance(data, Tensor) else tensor(data))
         if requires_grad:
