@@ -376,6 +376,4 @@ def _is_written(function: Callable[..., Any], parameter: Parameter) -> bool:
 def _name_of(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
     """As users call it: an object that is made, or a module, has its class's name."""
     name = function.__name__
-    if name == "__new__":
-        return function.__qualname__.removesuffix(".__new__")
     return type(given["self"]).__name__ if name in ("__init__", "forward") else name

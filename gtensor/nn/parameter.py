@@ -8,7 +8,6 @@ from gtensor.creation.new_tensors import tensor
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run.cached_values import CachedValue
 from gtensor.ops.updates.clipping import total_norm
-from gtensor.system.written_code import refuse
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand
@@ -28,10 +27,14 @@ class Parameter(Tensor):
     _norm: CachedValue[Tensor]  # absent before the first call of `norm`
 
     def __new__(cls, data: Operand, requires_grad: bool = True) -> Parameter:
-        refuse(Parameter.__new__, {"data": data, "requires_grad": requires_grad})
+        try:
+            trained = bool(requires_grad)
+        except ValueError:  # of an array
+            raise TypeError("Parameter was given requires_grad of type "
+                            f"{type(requires_grad).__name__}; wanted True or False") from None
         made = super().__new__(cls)
         made.become(data if isinstance(data, Tensor) else tensor(data))
-        if requires_grad:
+        if trained:
             made.requires_grad_()
         return made
 

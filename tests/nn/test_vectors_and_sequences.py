@@ -46,7 +46,7 @@ def test_what_is_no_batch_of_sequences_is_refused() -> None:
             utils.pad_sequence(sequences)
     with pytest.raises(ValueError, match="padding_side='up' given"):
         utils.pad_sequence([gt.ones(2)], padding_side="up")
-    with pytest.raises(TypeError, match="pad_sequence was given sequences=.*wanted tensors"):
+    with pytest.raises(TypeError, match=r"pad_sequence was given sequences=.*wanted tensors"):
         utils.pad_sequence([[1, 2], "a"])
 
 

@@ -168,6 +168,7 @@ def solve_triangular(
     It costs as much as `solve`. Raises LinAlgError as that does.
     """
     x1, x2 = matrices(x1, "solve_triangular", square=True), asarray(x2)
+    check_leading("solve_triangular", x1.shape, x2.shape)
     triangle = (triu if upper else tril)(x1, k=int(unitriangular) * (1 if upper else -1))
     if unitriangular:
         triangle = triangle + eye(x1.shape[-1], dtype=x1.dtype, device=x1.device)
