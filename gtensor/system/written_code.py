@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import WRAPPER_ASSIGNMENTS, cache, partial
 from importlib import import_module
-from types import CodeType, FunctionType, MappingProxyType
+from types import CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -101,6 +101,19 @@ def refuse(
             return
     for module in _table:
         import_module(module).refuse(function, given, error)
+
+
+def refuse_call(
+    function: Callable[..., Any], args: tuple[Any, ...], params: Mapping[str, Any], error: Exception
+) -> None:
+    """The same of a method of gtensor's own; users' annotations may mean other things."""
+    if isinstance(function, MethodType) and function.__module__.startswith("gtensor."):
+        method = function.__func__
+        try:
+            given = inspect.signature(method).bind(function.__self__, *args, **params).arguments
+        except TypeError:  # Python's own sentence
+            return
+        refuse(method, given, error)
 
 
 def _with_shapes(name: str, given: dict[str, Any], sentence: str) -> str:
@@ -198,13 +211,15 @@ def _taken(parameters: list[inspect.Parameter]) -> Iterator[str]:
         if p.kind is kinds.KEYWORD_ONLY is not before is not kinds.VAR_POSITIONAL:
             yield "*"
         before = p.kind
-        star = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(p.kind, "")
-        yield f"{star}{p.name}" + f"=default_{p.name}" * (p.default is not p.empty)
+        yield f"{_star(p)}{p.name}" + f"=default_{p.name}" * (p.default is not p.empty)
     if before is kinds.POSITIONAL_ONLY:
         yield "/"
 
 
 def _passed(parameters: list[inspect.Parameter]) -> Iterator[str]:
     for p in parameters:
-        star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
-        yield f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else star + p.name
+        yield f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else _star(p) + p.name
+
+
+def _star(p: inspect.Parameter) -> str:
+    return "*" * (p.kind is p.VAR_POSITIONAL) + "**" * (p.kind is p.VAR_KEYWORD)

@@ -101,6 +101,7 @@ def opcheck(
         OpcheckError: (an AssertionError) naming the op, the check, the sample and the seed; its
             `check` is the check's name, one of `CHECKS`.
         KeyError: if no op has that name.
+        TypeError: for what is neither an op nor a name.
         ValueError: if the op has no samples, or a dtype has no tolerance.
     """
     definition = registry[op] if isinstance(op, str) else op

@@ -21,7 +21,7 @@ def main() -> None:
     given = parser.parse_args()
     rooms = ["" if room == "gt" else room for room in given.rooms]
     found = []
-    for one in outcomes(rooms, given.seed, given.count, given.longest):
+    for one in outcomes(rooms, given.seed, given.count, longest=given.longest):
         found.append(one)
         if given.only == one.name or not given.only and one.kind in given.show:
             print(one, flush=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from functools import cache, cached_property, partial
@@ -19,6 +20,7 @@ import numpy as np
 
 import gtensor as gt
 from gtensor import kinds, nn
+from wrong_calls import planted
 from wrong_calls.right_calls import GIVEN, OF_NAME, ORDINARY
 
 ROOMS = (
@@ -26,6 +28,7 @@ ROOMS = (
     "optim.lr_scheduler", "checkpoint", "data", "memory", "profiler", "amp", "autograd", "models",
     "distributed", "testing")
 METHODS = "Tensor"  # the room of a tensor's methods
+PLANTED = "planted"  # that of functions which are wrong, by which the classes are tested
 LAYERS = "nn forward"  # the room of what modules do when called
 MOST_TRIES = 600
 
@@ -34,7 +37,10 @@ WITHOUT = {
         "Sample checkpoint.Report memory.Block memory.Event memory.History memory.Plan "
         "memory.Stats memory.Watermark profiler.Profile profiler.Span distributed.Work "
         "distributed.Communicator"),
-    "is abstract": "Device Tensor memory.Resource memory.SegmentSource",
+    "takes such records": "memory.Planned profiler.compare",
+    "is abstract": (
+        "Device Tensor memory.Resource memory.SegmentSource optim.Optimizer "
+        "optim.lr_scheduler.LRScheduler"),
     "needs a GPU": "Graph stream Event memory.CudaSegments memory.VirtualSegments",
     "starts or ends processes": (
         "distributed.end_all distributed.init distributed.started distributed.all_gather "
@@ -78,7 +84,7 @@ def without() -> frozenset[str]:
 
 
 def targets() -> Iterator[Target]:
-    """Every public callable, once: the first room that has it."""
+    """Every public callable, once: the first room that has it; then the planted ones."""
     seen: set[int] = set()
     for room in ROOMS:
         module = importlib.import_module(f"gtensor.{room}".strip("."))
@@ -90,17 +96,37 @@ def targets() -> Iterator[Target]:
             seen.add(id(found))
             yield Target(room, name, found, GIVEN.get(full))
             if room == "nn" and _is_layer(found):
-                yield Target(LAYERS, name, Called(found))
+                yield Target(LAYERS, name, Called(found), GIVEN.get(f"{LAYERS}.{name}"))
     for name in dir(gt.Tensor):
         found = getattr(gt.Tensor, name)
-        if callable(found) and (name[0] != "_" or name in _OPERATORS.split()):
+        if name in BINARY.split():
+            yield Target(METHODS, name, Operator(name), GIVEN.get(f"{METHODS}.{name}"))
+        elif callable(found) and (name[0] != "_" or name in CONVERSIONS.split()) and (
+                "self" in inspect.signature(found).parameters):  # else it is an op of `gt`
             yield Target(METHODS, name, found, GIVEN.get(f"{METHODS}.{name}"))
+    for name, found in planted.FUNCTIONS.items():
+        yield Target(PLANTED, name, found, dict)
 
 
-_OPERATORS = (
+BINARY = (
     "__add__ __sub__ __mul__ __truediv__ __matmul__ __pow__ __floordiv__ __mod__ __and__ "
-    "__lshift__ __eq__ __lt__ __radd__ __rsub__ __iadd__ __imul__ __imatmul__ "
-    "__getitem__ __setitem__ __float__ __int__ __index__ __contains__ __bool__ __round__")
+    "__lshift__ __eq__ __lt__ __radd__ __rsub__ __iadd__ __imul__ __imatmul__ __getitem__")
+CONVERSIONS = "__setitem__ __float__ __int__ __index__ __contains__ __bool__ __round__"
+
+
+class Operator:
+    """An operator of a tensor and another operand."""
+
+    def __init__(self, name: str) -> None:
+        self._function = getattr(operator, name.replace("__r", "__"))
+        self._reflected = name.startswith("__r")
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        self.__signature__ = inspect.Signature([
+            inspect.Parameter("self", kind), inspect.Parameter("other", kind)])
+
+    def __call__(self, tensor: Any, other: Any) -> Any:
+        return (self._function(other, tensor) if self._reflected
+                else self._function(tensor, other))
 
 
 class Called:
@@ -111,11 +137,12 @@ class Called:
         self.__signature__ = inspect.signature(layer.forward)
 
     @cached_property
-    def _made_of(self) -> dict[str, Callable[[], Any]]:
-        return search(Target("nn", self._layer.__name__, self._layer)) or {}
+    def _made_of(self) -> Callable[[], dict[str, Any]]:
+        name = self._layer.__name__
+        return search(Target("nn", name, self._layer, GIVEN.get(f"nn.{name}"))) or dict
 
     def __call__(self, *given: Any, **more: Any) -> Any:
-        layer = self._layer(**{name: make() for name, make in self._made_of.items()})
+        layer = self._layer(**self._made_of())
         return layer(*given, **more)
 
 
@@ -142,6 +169,11 @@ def parameters(target: Target) -> dict[str, inspect.Parameter]:
             or p.annotation == "object"}  # others stand for names
 
 
+def wrong_parameters(target: Target) -> list[str]:
+    """Those that a call may give wrongly: of an operator, Python asks the first one's class."""
+    return ["other"] if isinstance(target.function, Operator) else list(parameters(target))
+
+
 def candidates(parameter: inspect.Parameter) -> list[Callable[[], Any]]:
     """Ordinary values of a parameter's kind; those of its name first."""
     if parameter.name == "self":
@@ -151,26 +183,25 @@ def candidates(parameter: inspect.Parameter) -> list[Callable[[], Any]]:
     return [*OF_NAME.get(parameter.name, ()), *usual] or list(ORDINARY)
 
 
-def search(target: Target) -> dict[str, Callable[[], Any]] | None:
-    """Makers of the required arguments of a call that returns, by name; None if none is found."""
-    given = target.given
-    if given is not None:
-        return {name: partial(_item, given, name) for name in given()}
+def search(target: Target) -> Callable[[], dict[str, Any]] | None:
+    """What makes the required arguments of a call that returns, by name; None if none is found."""
+    if target.given is not None:
+        return target.given
     needed = [p for p in parameters(target).values()
               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     choices = [candidates(p) for p in needed]
     for makers in _combinations(choices):
-        made = dict(zip([p.name for p in needed], makers, strict=True))
+        make = partial(_made, dict(zip([p.name for p in needed], makers, strict=True)))
         try:
-            call(target, {name: make() for name, make in made.items()})
+            call(target, make())
         except Exception:
             continue
-        return made
+        return make
     return None
 
 
-def _item(given: Callable[[], dict[str, Any]], name: str) -> Any:
-    return given()[name]
+def _made(makers: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    return {name: make() for name, make in makers.items()}
 
 
 def _combinations(choices: list[list[Callable[[], Any]]]) -> Iterator[tuple[Any, ...]]:

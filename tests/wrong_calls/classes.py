@@ -53,7 +53,7 @@ def outcome(error: BaseException, name: str, parameter: str) -> str:
         inner = last.tb_frame.f_code.co_name
         if inner == "__repr__":  # no sentence may depend on it
             return RAW
-        if len(frames) == 1 or inner == "__call__":  # Python's own, at the door
+        if inner in ("call", "__call__"):  # Python's own, at the door
             signature = isinstance(error, TypeError) and _SIGNATURES.search(text)
             return SIGNATURE if signature else RAW
         return USERS

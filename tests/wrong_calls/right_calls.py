@@ -41,11 +41,13 @@ def _session() -> str:
 
 ORDINARY: tuple[Callable[[], Any], ...] = (
     lambda: normal(4, 3), lambda: normal(3, 3), lambda: normal(2, 3, 8), lambda: normal(2, 3, 8, 8),
-    lambda: normal(2, 4, 4, 6, 6), lambda: normal(12), lambda: gt.tensor([0, 1, 0, 2]),
-    lambda: gt.tensor([[True, False, True]] * 4), lambda: gt.tensor([1, 0, 1]),
-    lambda: normal(3), lambda: gt.tensor(np.full((4, 3), 0.5, np.float32)),
+    lambda: normal(2, 4, 4, 6, 6), lambda: normal(12),
+    lambda: normal(3), lambda: normal(4, 2), lambda: normal(2, 2, 8), lambda: normal(2, 2, 8, 8),
+    lambda: normal(2, 2, 4, 4, 4), lambda: gt.tensor(np.full((4, 3), 0.5, np.float32)),
     lambda: 2, lambda: 0, lambda: 1, lambda: 3, lambda: 0.5, lambda: -1, lambda: (2, 3),
-    lambda: (0, 1), lambda: (3,), lambda: [1.0, 2.0], lambda: True, lambda: "mean", lambda: "cpu",
+    lambda: (0, 1), lambda: (3,), lambda: gt.tensor([0, 1, 0, 2]),
+    lambda: gt.tensor([[True, False, True]] * 4), lambda: gt.tensor([1, 0, 1]),
+    lambda: [1.0, 2.0], lambda: True, lambda: "mean", lambda: "cpu",
     lambda: gt.float32, lambda: lambda *args, **more: args[0].sum() if args else None,
     lambda: [normal(4, 3), normal(4, 3)], lambda: [normal(2, 3, requires_grad=True)],
     lambda: (normal(4, 3),), lambda: nn.Linear(3, 2), _optimizer,
@@ -69,6 +71,21 @@ def _tracked() -> gt.Tensor:
 
 def _two() -> dict[str, Any]:
     return {"function": _sum, "primals": (normal(4, 3),), "tangents": (normal(4, 3),)}
+
+
+def _one_after_another() -> dict[str, Any]:
+    optimizer = _optimizer()
+    schedule = gt.optim.lr_scheduler
+    return {"optimizer": optimizer, "milestones": [3], "schedulers": [
+        schedule.StepLR(optimizer, 2), schedule.StepLR(optimizer, 3)]}
+
+
+def _small() -> Any:
+    return gt.models.GPTConfig(vocabulary=11, layers=1, width=8, heads=2, length=8)
+
+
+def _language_model() -> nn.Module:
+    return gt.models.GPT(_small())
 
 
 def _numbers() -> str:
@@ -124,19 +141,34 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "checkpoint.progress": lambda: {"path": _session()},
     "checkpoint.safe_open": lambda: {"path": _file()},
     "data.ArrayDataset": lambda: {"arrays": normal(4, 3)},
+    "data.TensorDataset": lambda: {"arrays": normal(4, 3)},
     "data.memmap": lambda: {"path": _numbers()},
+    **{f"nn.{name}": lambda: {"output_size": 2} for name in (
+        "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d")},
+    **{f"nn.{name}": lambda: {"dim": -1} for name in ("LogSoftmax", "Softmax", "Softmin")},
+    "nn.Fold": lambda: {"output_size": 3, "kernel_size": 2},
+    "nn forward.Fold": lambda: {"x": normal(2, 12, 4)},
+    "nn.TransformerEncoder": lambda: {
+        "encoder_layer": nn.TransformerEncoderLayer(8, 2), "num_layers": 1},
+    "nn.Unflatten": lambda: {"dim": 1, "unflattened_size": (1, 3)},
+    "nn.Upsample": lambda: {"scale_factor": 2},
+    "optim.lr_scheduler.SequentialLR": _one_after_another,
+    **{f"memory.{name}": lambda: {"upstream": gt.memory.Arena(gt.memory.HostSegments())}
+       for name in ("Failing", "Recording")},
     "memory.Arena": lambda: {"source": gt.memory.HostSegments()},
     "memory.Timeline": lambda: {"upstream": gt.memory.Arena(gt.memory.HostSegments())},
     "memory.configure": lambda: {"source": "host", "device": "cpu"},
     "memory.snapshot": lambda: {"path": str(_folder() / "memory.json"), "device": "cpu"},
     "memory.use": lambda: {"allocator": "arena", "device": "cpu"},
-    "models.GPT": lambda: {"config": gt.models.GPTConfig(
-        vocabulary=11, layers=1, width=8, heads=2, length=8)},
+    "models.GPT": lambda: {"config": _small()},
+    "models.generate": lambda: {"model": _language_model(), "prompt": [1, 2], "count": 2},
     "testing.check_derivatives": lambda: {
         "function": _sum, "args": gt.tensor(np.arange(3.0), requires_grad=True)},
     "testing.gradcheck": lambda: {
         "function": _sum, "inputs": gt.tensor(np.arange(3.0), requires_grad=True)},
     "testing.opcheck": lambda: {"op": "exp"},
+    **{f"Tensor.{name}": lambda: {"self": gt.tensor([1, 2]), "other": gt.tensor([3, 1])}
+       for name in ("__and__", "__lshift__")},
     "Tensor.backward": lambda: {"self": _sum(_tracked())},
     **{f"Tensor.{name}": lambda: {"self": _tracked(), "hook": lambda g: None} for name in (
         "register_hook", "register_post_accumulate_grad_hook")},

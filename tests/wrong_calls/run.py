@@ -9,14 +9,15 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wrong_calls.classes import CLASSES, CRASH, HANG
 
 TESTS = Path(__file__).resolve().parents[1]
 LONGEST = 60.0  # seconds without a word, in which a call hangs
+FIRST = 600.0  # and for what is made before it
 
 
 class Outcome(NamedTuple):
@@ -37,52 +38,53 @@ class Outcome(NamedTuple):
 
 
 def outcomes(
-    rooms: list[str], seed: int | None = None, count: int = 0, longest: float = LONGEST
+    rooms: list[str], seed: int | None = None, count: int = 0, each: int = 8,
+    longest: float = LONGEST,
 ) -> Iterator[Outcome]:
-    """Of all wrong calls of some rooms, or of a seeded part."""
+    """Of all wrong calls of some rooms, or of `count` that a seed chooses, `each` of a parameter.
+
+    Args:
+        longest: see `LONGEST`.
+    """
     done = 0
     while True:
-        ended = yield from _of_one_process(rooms, seed, count, done, longest)
+        ended = yield from _of_one_process([rooms, seed, count, each, done], longest)
         if ended is None:
             return
         done += ended
 
 
-def _of_one_process(
-    rooms: list[str], seed: int | None, count: int, skip: int, longest: float
-) -> Iterator[Outcome]:
+def _of_one_process(asked: list[Any], longest: float) -> Generator[Outcome, None, int | None]:
     """The outcomes of a process; returns how many it made if a call ended it, else None."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "wrong_calls.worker", json.dumps([rooms, seed, count, skip])],
+            [sys.executable, "-m", "wrong_calls.worker", json.dumps(asked)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=folder,
             env=os.environ | {
                 "TMPDIR": folder, "OMP_NUM_THREADS": "1",
                 "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])})
         assert worker.stdout is not None
+        lines = _Lines(worker.stdout.fileno())
         made = 0
         begun: list[str] | None = None
         try:
-            for line in _lines(worker.stdout.fileno(), longest):
-                if line is None and begun is not None:
-                    yield Outcome(*begun, HANG, "", "")
-                    return made + 1
-                if line is None:
-                    worker.kill()
-                    break
+            while line := lines.next(FIRST if begun is None else longest):
                 read = json.loads(line)
                 if len(read) == 4:
                     begun = read
                 elif begun is not None:
                     yield Outcome(*begun, *read)
                     made, begun = made + 1, None
+            if line is None:
+                worker.kill()
             if worker.wait() == 0:
                 return None
             if begun is None:
                 errors.seek(0)
                 raise RuntimeError("the process of wrong calls failed beside them: "
                                    + errors.read().decode(errors="replace")[-2000:])
-            yield Outcome(*begun, CRASH, f"ended with {worker.returncode}", "")
+            yield (Outcome(*begun, HANG, "", "") if line is None else
+                   Outcome(*begun, CRASH, f"ended with {worker.returncode}", ""))
             return made + 1
         finally:
             worker.kill()
@@ -90,18 +92,24 @@ def _of_one_process(
             worker.stdout.close()
 
 
-def _lines(source: int, longest: float) -> Iterator[bytes | None]:
-    """The lines of a pipe; None after so many seconds without a word."""
-    rest = b""
-    while True:
-        if not select.select([source], [], [], longest)[0]:
-            yield None
-            return
-        data = os.read(source, 1 << 16)
-        if not data:
-            return
-        *lines, rest = (rest + data).split(b"\n")
-        yield from lines
+class _Lines:
+    """The lines of a pipe."""
+
+    def __init__(self, source: int) -> None:
+        self._source = source
+        self._read: list[bytes] = []
+        self._rest = b""
+
+    def next(self, longest: float) -> bytes | None:
+        """The next line, b"" at the end; None after so many seconds without one."""
+        while not self._read:
+            if not select.select([self._source], [], [], longest)[0]:
+                return None
+            data = os.read(self._source, 1 << 16)
+            if not data:
+                return b""
+            *self._read, self._rest = (self._rest + data).split(b"\n")
+        return self._read.pop(0)
 
 
 def table(found: list[Outcome]) -> str:

@@ -11,32 +11,42 @@ import random
 import resource
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gtensor as gt
 from gtensor import kinds
 from gtensor.system.bus import bus
 from wrong_calls import classes
-from wrong_calls.callables import Target, call, parameters, search, targets
+from wrong_calls.callables import (
+    PLANTED,
+    Target,
+    call,
+    parameters,
+    search,
+    targets,
+    wrong_parameters,
+)
 from wrong_calls.values import HOSTILE
 
 MOST_MEMORY = 6 << 30
 MOST_SHOWN = 160
 
 
-def chosen(rooms: set[str], seed: int | None, count: int) -> Iterator[tuple[Target, str, str]]:
+def chosen(
+    rooms: set[str], seed: int | None, count: int, each: int
+) -> Iterator[tuple[Target, str, str]]:
     """Wrong calls: (callable, parameter, name of the value), `count` of a seed's, else all."""
-    found = [target for target in targets() if not rooms or target.room in rooms]
+    found = [target for target in targets() if target.room in rooms or (
+        not rooms and target.room != PLANTED)]
     if seed is None:
         for target in found:
-            for name in parameters(target):
+            for name in wrong_parameters(target):
                 yield from ((target, name, value) for value in HOSTILE)
         return
     rng = random.Random(seed)
-    places = [(target, name) for target in found for name in parameters(target)]
+    places = [(target, name) for target in found for name in wrong_parameters(target)]
     rng.shuffle(places)
-    each = 8
     for target, name in places[:count // each]:
         for value in rng.sample(list(HOSTILE), each):
             yield target, name, value
@@ -53,14 +63,14 @@ def _reset() -> None:
         bus.remove(listener)
 
 
-def tried(target: Target, made: dict[str, Any], name: str, value: Any) -> tuple[str, str, str]:
+def tried(
+    target: Target, make: Callable[[], dict[str, Any]], name: str, value: Any
+) -> tuple[str, str, str]:
     """The class of a call with one wrong argument, what was said, and where."""
     parameter = parameters(target)[name]
     fits = name == "self" or kinds.kind_of(parameter).fits(value)
-    given = {other: make() for other, make in made.items() if other != name}
-    given[name] = value
     try:
-        call(target, given)
+        call(target, make() | {name: value})
     except BaseException as error:
         found = classes.outcome(error, target.name, name)
         said = f"{type(error).__name__}: {classes.text_of(error)}"[:MOST_SHOWN]
@@ -69,7 +79,7 @@ def tried(target: Target, made: dict[str, Any], name: str, value: Any) -> tuple[
 
 
 def main() -> None:
-    rooms, seed, count, skip = json.loads(sys.argv[1])
+    rooms, seed, count, each, skip = json.loads(sys.argv[1])
     out = os.fdopen(os.dup(1), "w", buffering=1)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -77,19 +87,19 @@ def main() -> None:
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     last: Target | None = None
-    made: dict[str, Any] | None = None
-    for i, (target, name, value) in enumerate(chosen(set(rooms), seed, count)):
+    make: Callable[[], dict[str, Any]] | None = None
+    for i, (target, name, value) in enumerate(chosen(set(rooms), seed, count, each)):
         if i < skip:
             continue
         if target is not last:
-            last, made = target, search(target)
+            last, make = target, search(target)
             _reset()
         given = HOSTILE[value]()
         out.write(f'["{target.room}", "{target.name}", "{name}", "{value}"]\n')
-        if made is None:
+        if make is None:
             out.write('["unknown", "", ""]\n')
             continue
-        found = tried(target, made, name, given)
+        found = tried(target, make, name, given)
         out.write(json.dumps(found) + "\n")
         _reset()
 

@@ -64,8 +64,7 @@ _NO_SEQUENCES = (str, bytes, set, dict)  # though one can iterate over them
 def integers(value: Axes) -> tuple[int, ...]:
     """One integer or several as a tuple. Raises TypeError for what is no integer, or unordered."""
     if isinstance(value, _NO_SEQUENCES):
-        raise TypeError(f"{type(value).__name__} {value!r} given; wanted an integer or a sequence "
-                        "of integers")
+        raise TypeError(f"{type(value).__name__} is no sequence of integers")  # the entrance tells
     return tuple(map(operator.index, value if isinstance(value, Iterable) else (value,)))
 
 
