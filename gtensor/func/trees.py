@@ -21,7 +21,7 @@ M = TypeVar("M")
 Rebuild: TypeAlias = Callable[[list[Any]], Tree]
 
 
-def _parts(tree: Tree) -> tuple[dict[str, Any], Rebuild] | None:
+def parts_of(tree: Tree) -> tuple[dict[str, Any], Rebuild] | None:
     """The parts of a container by their names, and what rebuilds it of others; None for a leaf."""
     if isinstance(tree, Tensor) or tree is None:
         return None
@@ -65,7 +65,7 @@ def _registered(tree: Tree) -> tuple[dict[str, Any], Rebuild] | None:
 
 def leaves(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
     """The leaves in order, each with its path: "argument 0['w'][1]"."""
-    found = None if isinstance(tree, Tensor) else _parts(tree)  # short for the most frequent leaf
+    found = None if isinstance(tree, Tensor) else parts_of(tree)  # short for the most frequent leaf
     if found is None:
         return [(path, tree)]
     return [leaf for name, part in found[0].items() for leaf in leaves(part, path + name)]
@@ -77,7 +77,7 @@ def rebuilt(tree: Tree, values: Iterable[Any]) -> Tree:
 
 
 def _rebuilt(tree: Tree, values: Iterator[Any]) -> Tree:
-    found = None if isinstance(tree, Tensor) else _parts(tree)
+    found = None if isinstance(tree, Tensor) else parts_of(tree)
     if found is None:
         return next(values)
     parts, rebuild = found
@@ -96,10 +96,10 @@ def at_leaves(tree: Tree, other: Tree, what: str, path: str = "") -> list[Any]:
 
     Raises ValueError, which names `what` the other is and the place, if structures differ.
     """
-    found = None if isinstance(tree, Tensor) else _parts(tree)
+    found = None if isinstance(tree, Tensor) else parts_of(tree)
     if found is None:
         return [other]
-    given = _parts(other)
+    given = parts_of(other)
     if given is None:
         return [other] * len(leaves(tree))
     if found[0].keys() != given[0].keys():

@@ -283,6 +283,8 @@ class Tensor(Interchange, Methods):
         if self._node is None:
             return None
         grad = self._node.grad
+        if bus.listeners and here.recorder is not None:
+            here.recorder.finds(self._node, grad)
         if grad is not None and grad._storage is UNREAD:
             grad._storage = GIVEN  # from here on no walk takes it
             if self._node.grad is not grad:  # one of another thread has

@@ -29,6 +29,7 @@ from gtensor.engine.tape.levels import KeptExtras, newest
 from gtensor.engine.tape.recipes import WithRecipes
 from gtensor.engine.tape.record import new_record
 from gtensor.engine.tape.taken import Takeable, saved_first
+from gtensor.system.bus import bus, here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -296,8 +297,17 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
         dtype = np.result_type(*[a.dtype for a in strong if a.dtype.kind in "fVc"])
         for i, value in enumerate(arrays):
             if type(value) in (int, float):
-                arrays[i] = device.from_numpy(np.asarray(value, dtype))
+                arrays[i] = _adopted(np.asarray(value, dtype), device)
     return device
+
+
+def _adopted(values: np.ndarray, device: Device) -> Any:
+    """A number on a device, where nobody writes it."""
+    values.flags.writeable = False
+    made = device.from_numpy(values)
+    if bus.listeners and here.recorder is not None and made is not values:
+        here.recorder.constant(device, values, made)
+    return made
 
 
 def as_numpy(name: str, value: object) -> np.ndarray:

@@ -247,7 +247,7 @@ def _commit(
                 nodes.append(node)
                 totals.append(grad)
             if bus.listeners and scope.recorder is not None:
-                scope.recorder.stores(nodes, totals)
+                scope.recorder.stores(nodes, totals, walked=True)
             deque(map(setattr, nodes, repeat("grad"), totals), 0)
         finally:
             _committing = False

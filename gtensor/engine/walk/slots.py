@@ -310,10 +310,12 @@ class RawStep(Step["Array"]):
         self.adopted, self.stored = {}, UNREAD
         if any(map(_hooks, records)):
             return
+        recorder = scope.recorder if bus.listeners else None
         for leaf in leaves:
             grad = leaf.grad
             if grad is not None and grad._storage is UNREAD and not leaf.hooks and (
-                    grad._array.shape == leaf.shape and not leaf.device.graphs):
+                    grad._array.shape == leaf.shape and not leaf.device.graphs) and (
+                    recorder is None or recorder.has_stored(leaf)):
                 self.slots[leaf] = PRESENT
 
     def seed(self, node: Node, grad: Tensor) -> None:

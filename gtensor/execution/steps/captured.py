@@ -8,7 +8,8 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from types import MethodType
+from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
 from gtensor.engine.handle.context import STATE, casting, current_casts
 from gtensor.engine.handle.tensor import Tensor
@@ -18,7 +19,7 @@ from gtensor.execution.steps.outside import Outside
 from gtensor.execution.steps.program import Moved, NoGraph, Program
 from gtensor.execution.steps.recorder import CaptureError, Recorder
 from gtensor.execution.steps.results import Results
-from gtensor.execution.steps.signature import changed, described, same_call, signature
+from gtensor.execution.steps.signature import changed, described, is_gone, same_call, signature
 from gtensor.func.trees import leaves
 from gtensor.system import structure
 from gtensor.system.bus import Registered, bus, here
@@ -50,6 +51,15 @@ class Captured(Generic[P, R]):
         self._last: _Last | None = None  # the signature of the last call
         self._graphs: Any = None  # what the graphs of CUDA devices share
 
+    def __get__(self, instance: Any, kind: Any = None) -> Any:
+        """A method: the instance is its first argument, and so a part of the signature."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{_name(self.function)} is captured, and its programs know this process's "
+                        "tensors; copy or pickle the function itself (.function), and capture it "
+                        "anew")
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if here.recorder is not None or STATE.levels or STATE.differentiated or self._eager:
             return self.function(*args, **kwargs)  # a part of another step, or of a transform
@@ -57,14 +67,15 @@ class Captured(Generic[P, R]):
         with self._lock:
             if last is not None and not kwargs and last.same(args):
                 return self._call(last.known, args, args, kwargs)  # type: ignore[arg-type]
-        found = leaves((args, kwargs))
+        found = [*leaves(args), *leaves(kwargs)]
         tensors = [x for _, x in found if isinstance(x, Tensor)]
         if any(isinstance(x, Traced) for x in tensors):
             return self.function(*args, **kwargs)
-        key = signature(_name(self.function), found)
+        key = signature(_name(self.function), (args, kwargs), found)
         with self._lock:
             known = self._signatures.get(key)
             if known is None:
+                self._signatures = {k: v for k, v in self._signatures.items() if not is_gone(k)}
                 known = self._signatures[key] = _Signature()
                 self._warn_of_many()
             same = None if kwargs else same_call(args)
@@ -77,8 +88,8 @@ class Captured(Generic[P, R]):
         """Replay the program of a signature; run and record the function where there is none."""
         state = self._state()
         program = known.programs[0] if known.programs else None
-        if program is not None and program.state != state:
-            program = known.program(state)
+        if program is not None and (program.state != state or not program.fits(tensors)):
+            program = known.program(state, tensors)
         if program is None:
             self._warn_of_changes(known, state)
             return self._record(known, None, tensors, args, kwargs)
@@ -227,10 +238,12 @@ class _Signature:
         self.replays = 0
         self.anew = 0  # calls since the last replay that were recorded although there is a program
 
-    def program(self, state: tuple[int, Any]) -> Program | None:
-        """The program for a state, which is the first one from then on."""
+    def program(
+        self, state: tuple[int, Any], arguments: Sequence[Tensor]
+    ) -> Program | None:
+        """The program for a state and these arguments, which is the first one from then on."""
         for program in self.programs:
-            if program.state == state:
+            if program.state == state and program.fits(arguments):
                 self.programs.remove(program)
                 self.programs.insert(0, program)
                 return program
@@ -244,13 +257,16 @@ class _Signature:
         for program in self.programs:
             if difference(program.recording, recorder, (program.results, results)) is None:
                 program.state = state
+                program.pin(recorder)
                 return None
         reason = None
         if self.recordings:
             earlier, its_results = self.recordings[-1]
             reason = difference(earlier, recorder, (its_results, results))
             if reason is None:
-                self.programs.insert(0, make(recorder, results, state))
+                program = make(recorder, results, state)
+                program.pin(earlier)
+                self.programs.insert(0, program)
                 self.recordings.clear()
                 return None
         self.recordings.append((recorder, results))

@@ -33,6 +33,11 @@ def difference(
             return (f"a value of shape {one.shape} and dtype {one.dtype} was one of shape "
                     f"{other.shape} and dtype {other.dtype} the second time "
                     f"({place(*other.where)})")
+        if one.kind == "external" and _another(one, other) and (
+                other.root is not None and other.root.gradient):
+            return (f"{_reader(second, number)} read or added to a .grad of before the step, which "
+                    "is another one in each call; call zero_grad() within the step, before "
+                    f"backward(), without set_to_none=False ({place(*other.where)})")
         if one.kind == "external" and _another(one, other):
             return (f"{_reader(second, number)} read an array of shape {other.shape} that is "
                     "another one in each call: data that was made inside without gtensor, or a "

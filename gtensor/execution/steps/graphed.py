@@ -139,7 +139,7 @@ class Graphed(Program):
 
     def replay(self, arguments: Sequence[Tensor]) -> Any:
         """Launch the graph; the first time, capture it before. Raises as `Program.replay`."""
-        lasting = self.lasting()
+        lasting = self.lasting(arguments)
         if self._graph is None:
             self._capture(arguments, lasting)
         device = self._device
@@ -172,7 +172,7 @@ class Graphed(Program):
         """Capture the text, on arrays of its own in place of the arguments."""
         device, listing = self._device, self.listing
         read = {listing.values[n].root for call in listing.calls for n in reads(call)}
-        used = {root.argument for root in read if root is not None}
+        used = {facts.argument for facts in listing.values if facts.root in read}
         self.inputs = [wrap(_like(device, x._array), device) if i in used else None
                         for i, x in enumerate(arguments)]
         leaves = dict.fromkeys([node for call in listing.calls if isinstance(call, Stored)

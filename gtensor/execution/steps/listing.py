@@ -37,7 +37,7 @@ class Listing:
         """The number of a value like another one, in memory of its own if no root is given."""
         facts = self.values[model]
         root = root or Root(facts.root.owner, True, None)  # type: ignore[union-attr]
-        self.values.append(replace(facts, kind="made", root=root, array=None))
+        self.values.append(replace(facts, kind="made", root=root, array=None, argument=None))
         number = len(self.values) - 1
         self.strides[number] = self.strides[model]
         self.addresses[number] = self.addresses[model]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import get_device
+from gtensor.backend import get_device, owner
 from gtensor.engine.handle.storage import UNREAD
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.writable import count_write
@@ -59,10 +59,18 @@ class Program:
         self.recording = recording
         self.results = results
         self.state = state
+        self._pinned: dict[int, weakref.ref[Any]] = {}  # owners of arguments: see `pin`
+        lasting = [facts.array() for facts in recording.values
+                   if facts.kind == "external" and facts.array is not None]
+        self._outside = {id(owner(array)) for array in lasting if array is not None}
         self.listing = self.arranged(improved(recording, results.numbers(), fuse))
         text = _Text(self.listing)
         self.text = text.whole()
         self._external = text.external  # weak references to arrays, in the text's order
+        self._found = [(own, ref, ref is not None and ref() is not None
+                        and id(owner(ref())) in self._outside)
+                       for own, ref in recording.found.items()]
+        self._lasting = bool(text.external or self._found)
         self._run = written(self.text, text.scope, "replay", "replay")
         self._lines = text.lines
         self._told: Callable[..., list[Array]] | None = None
@@ -79,14 +87,42 @@ class Program:
 
     def replay(self, arguments: Sequence[Tensor]) -> Any:
         """Run the program on these arguments. Raises Moved before anything is done."""
-        lasting = self.lasting() if self._external else ()
+        lasting = self.lasting(arguments) if self._lasting else ()
         return self._build(arguments, self.run(arguments, lasting))
 
-    def lasting(self) -> list[Array]:
-        """The arrays that the text reads from outside. Raises Moved if one is gone."""
+    def pin(self, other: Recorder) -> None:
+        """Note which arguments lay in the same memory in another recording of this program.
+
+        Such a one may be what the step reads from outside, too, which a recording cannot tell.
+        """
+        pairs = zip(self.recording.owners, other.owners, strict=True)
+        self._pinned = {i: one for i, (one, two) in enumerate(pairs) if one() is two()}
+
+    def fits(self, arguments: Sequence[Tensor]) -> bool:
+        """Whether arguments share memory with what is outside just as those of the recordings."""
+        pinned, outside = self._pinned, self._outside
+        for i, ref in pinned.items():
+            if ref() is not owner(arguments[i]._array):
+                return False
+        if outside:
+            for x in arguments:
+                if id(owner(x._array)) in outside:
+                    return False
+        return True
+
+    def lasting(self, arguments: Sequence[Tensor]) -> list[Array]:
+        """The arrays that the text reads from outside. Raises Moved if one is gone.
+
+        Or if a `.grad` of before the step is there that was not, or another one is read.
+        """
         found: list[Any] = [ref() for ref in self._external]
         for array in found:
             if array is None:
+                raise Moved
+        for own, ref, used in self._found:
+            leaf: Any = arguments[own]._node if type(own) is int else own
+            grad = leaf.grad
+            if (grad is None) is not (ref is None) or used and grad._array is not ref():
                 raise Moved
         return found
 
@@ -152,8 +188,7 @@ class _Text:
         body: list[tuple[str, Any]] = []
         for number, facts in enumerate(values):
             if facts.kind == "argument" and (number in uses or number in returned):
-                assert facts.root is not None
-                body.append((f"v{number} = x[{facts.root.argument}]._array", None))
+                body.append((f"v{number} = x[{facts.argument}]._array", None))
         outside = [n for n, facts in enumerate(values)
                    if facts.kind == "external" and (n in uses or n in returned)]
         for number in outside:

@@ -112,13 +112,17 @@ class Stored:
 
 @dataclass(eq=False, slots=True)
 class Root:
-    """Memory: `owner` is the array that owns it, `values` the arrays over it by layout."""
+    """Memory: `owner` is the array that owns it, `values` the arrays over it by layout.
+
+    `argument` is the first argument that lies in it.
+    """
 
     owner: weakref.ref[Any]
     made: bool
     argument: int | None
     values: dict[Any, int] = field(default_factory=dict)
     on_host: bool = False
+    gradient: bool = False  # a `.grad` of before the step
 
 
 @dataclass(eq=False, slots=True)
@@ -131,6 +135,7 @@ class Facts:
     root: Root | None
     array: weakref.ref[Any] | None = None  # of an external one
     where: tuple[CodeType, int] = _NOWHERE
+    argument: int | None = None  # which one it is
     contiguous: bool = False  # in the order of the axes
     dense: bool = False  # in that order or in the opposite one
 
@@ -155,8 +160,12 @@ class Recorder:
         self._given = [(x._array, x._node) for x in arguments]
         self._namespaces = {kind: _Noting(self, kind) for kind in raw}
         for i, x in enumerate(arguments):
-            root = self._root(x._array, made=False, argument=i)
-            self._value(root, x._array, "argument")
+            array = x._array
+            root = self._roots.get(id(owner(array))) or self._root(array, False, argument=i)
+            if _key(array) not in root.values:
+                self.values[self._value(root, array, "argument")].argument = i
+        self.owners = [weakref.ref(owner(x._array)) for x in arguments]
+        self.found: dict[Any, Any] = {}  # of leaves and numbers of arguments: see `finds`
 
     # -- what is told -----------------------------------------------------------------------------
 
@@ -242,11 +251,14 @@ class Recorder:
 
     def literal(self, data: Any, made: Tensor) -> None:
         """A tensor was made of Python's numbers: each replay makes it of the same ones."""
-        numbers = _is_plain(data)
-        if numbers:
+        if _is_plain(data):
             values = made._device.to_numpy(made._array).copy()
             values.flags.writeable = False
-            self.note("tensor", copied, (made._device, Constant(values)), {}, made._array)
+            self.constant(made._device, values, made._array)
+
+    def constant(self, device: Device, values: np.ndarray, made: Array) -> None:
+        """Numbers, as an array that nobody writes, were copied to a device."""
+        self.note("tensor", copied, (device, Constant(values)), {}, made)
 
     def wrote(self, tensor: Tensor) -> None:
         """A write through the tensor's handle was counted."""
@@ -256,19 +268,49 @@ class Recorder:
         argument = self.argument_of(tensor)
         self.calls.append(Written(argument, weakref.ref(tensor), tensor._storage, _here()))
 
-    def stores(self, nodes: Sequence[Node], totals: Sequence[Tensor | None]) -> None:
-        """Gradients, or None, are about to become the `.grad` of leaves."""
+    def stores(
+        self, nodes: Sequence[Node], totals: Sequence[Tensor | None], walked: bool = False
+    ) -> None:
+        """Gradients, or None, are about to become the `.grad` of leaves.
+
+        `walked`: by a backward pass, which has added them to those that were there.
+        """
         entries: list[tuple[Any, int | None, bool]] = []
         for node, total in zip(nodes, totals, strict=True):
             own: Any = self._nodes.get(node, node)
             if own is node and node.seq > self.first:
                 own = weakref.ref(node)  # made in the step; most often it dies with it
-            empty = node.grad is None and total is not None and node not in self._cleared
+            empty = walked and node.grad is None and node not in self._cleared
+            if walked and node.grad is not None:
+                self.finds(node, node.grad)
             self._cleared.add(node)
             if total is not None and total._node is not None:
                 self.refuse("a gradient with a history was stored in .grad; use gt.grad() for it")
             entries.append((own, None if total is None else self.number(total._array), empty))
         self.calls.append(Stored(entries, _here()))
+
+    def finds(self, node: Node, grad: Tensor | None) -> None:
+        """The step reads a `.grad` of before it: replays must find the same array, or None.
+
+        After a call of Python's, which may have dropped it, only an array is known to be earlier.
+        """
+        own: Any = self._nodes.get(node, node)
+        if node in self._cleared or own in self.found or own is node and node.seq > self.first:
+            return
+        if grad is not None:
+            self.found[own] = weakref.ref(grad._array)
+            root = self._roots.get(id(owner(grad._array)))
+            if root is not None:
+                root.gradient = True
+        elif not any(isinstance(c, Call) and c.host for c in self.calls):
+            self.found[own] = None
+
+    def has_stored(self, node: Node) -> bool:
+        """Whether the step has stored a leaf's `.grad`.
+
+        To an earlier one it adds in new memory: when it is replayed, somebody may have a handle.
+        """
+        return node in self._cleared
 
     def listen(self, step: Any) -> None:
         """A walk begins: its rules compute in namespaces that note what they do."""
@@ -296,6 +338,8 @@ class Recorder:
         root = self._roots.get(id(own))
         if root is None:
             root = self._root(own, made=False)
+            root.gradient = any(ref is not None and (found := ref()) is not None
+                                and owner(found) is own for ref in self.found.values())
             self._value(root, own, "external")
         found = root.values.get(_key(array))
         if found is None:

@@ -6,46 +6,55 @@ Python text that compares a later call with it, for what most calls are: a few t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from gtensor.backend import default_device, get_default_dtype
+from gtensor.backend import default_device, get_default_dtype, owner
+from gtensor.engine.handle.arrays import layout
 from gtensor.engine.handle.context import current_casts, grad_enabled
 from gtensor.engine.handle.node import Leaf
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.record import Record
 from gtensor.execution.steps.recorder import CaptureError
+from gtensor.func.trees import parts_of
 from gtensor.system.written_code import written
 
 _FEW = 6  # tensors, in calls that are compared by text
 
 
-def signature(name: str, found: Sequence[tuple[str, Any]]) -> Hashable:
-    """The signature of a call of a step with that name, whose arguments have these leaves.
+def signature(name: str, given: Any, found: Sequence[tuple[str, Any]]) -> Hashable:
+    """The signature of a call of a step with that name, with these arguments and their leaves.
 
     Raises CaptureError for arguments that a step cannot have.
     """
     casts = current_casts()
     key: list[Any] = [(grad_enabled(), default_device(), get_default_dtype(),
-                       None if casts is None else casts.dtype)]
-    owners: dict[int, int] = {}
+                       None if casts is None else casts.dtype, _kinds(given))]
+    owners: dict[int, tuple[int, int]] = {}  # by id: the number and the address of the first one
+    handles: dict[int, int] = {}
     for path, x in found:
         if isinstance(x, Tensor):
             array, node = x._array, x._node
             if isinstance(node, Record):
                 raise CaptureError(f"{name} is captured and was given a tensor with a history as "
                                    f"argument {path}; wanted one without: detach() it")
-            base = array.base
-            own = id(base if type(base) is type(array) else array)
-            key.append((path, array.shape, array.dtype, array.strides, x._device,
-                        node is not None, owners.setdefault(own, len(owners))))
+            at = layout(array)[0]
+            first, start = owners.setdefault(id(owner(array)), (len(owners), at))
+            key.append((path, array.shape, array.dtype, array.strides, x._device, type(x),
+                        node is not None, first, at - start,
+                        handles.setdefault(id(x), len(handles))))
         elif isinstance(x, np.ndarray):
             raise CaptureError(f"{name} is captured and was given an array of NumPy's as argument "
                                f"{path}; wanted a tensor: gt.asarray() makes one over its memory")
+        elif isinstance(x, Iterator):
+            raise CaptureError(f"{name} is captured and was given {type(x).__name__} as argument "
+                               f"{path}, which the step would use up; wanted the tensors, or a "
+                               "list of them")
         else:
-            key.append((path, type(x), x))
+            key.append((path, type(x), _fixed(x)))
     made = tuple(key)
     try:
         hash(made)
@@ -56,10 +65,49 @@ def signature(name: str, found: Sequence[tuple[str, Any]]) -> Hashable:
     return made
 
 
+def _kinds(tree: Any) -> Any:
+    """The types of the containers of a tree."""
+    found = None if isinstance(tree, Tensor) else parts_of(tree)
+    return None if found is None else (type(tree), *map(_kinds, found[0].values()))
+
+
+def _fixed(x: Any) -> Any:
+    """What stands for an argument's value: for an object that equals only itself a weak reference.
+
+    Of floats the text, since -0.0 equals 0.0, and NaN nothing.
+    """
+    kind = type(x)
+    if isinstance(x, (float, complex, np.generic)):
+        return _Text(x)
+    if kind is slice:
+        return _Text(x)
+    if kind.__hash__ is object.__hash__ and kind.__weakrefoffset__:
+        return weakref.ref(x)
+    return x
+
+
+class _Text(str):
+    """A value's text, which shows as it is."""
+
+    __repr__ = str.__str__
+
+    def __new__(cls, value: Any) -> _Text:
+        return super().__new__(cls, repr(value))
+
+
+def is_gone(key: Any) -> bool:
+    """Whether a signature has an object that lives no more."""
+    return any(isinstance(entry[2], weakref.ref) and entry[2]() is None for entry in key[1:])
+
+
 def described(key: Any) -> str:
     """A signature in words."""
-    return ", ".join(f"{path} {shape}" if len(rest) > 1 else f"{path} = {rest[0]!r}"
+    return ", ".join(f"{path} {shape}" if len(rest) > 1 else f"{path} = {_value(rest[0])!r}"
                      for path, shape, *rest in key[1:])
+
+
+def _value(fixed: Any) -> Any:
+    return fixed() if isinstance(fixed, weakref.ref) else fixed
 
 
 def changed(before: Any, last: Any) -> str:
@@ -92,12 +140,12 @@ def same_call(args: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None
                   f"            or {node}): return False"]
         if len(args) > 1:
             lines += [f"    b{i} = a{i}.base", f"    if type(b{i}) is not type(a{i}): b{i} = a{i}"]
-            base = array.base
-            owners.append(base if type(base) is type(array) else array)
+            owners.append(owner(array))
     for i, one in enumerate(owners):
         for j in range(i):
-            differ = "is not" if one is owners[j] else "is"
-            lines.append(f"    if b{i} {differ} b{j}: return False")
+            if one is owners[j]:
+                return None  # then it matters how they lie
+            lines.append(f"    if b{i} is b{j}: return False")
     lines.append(f"    return (grad_enabled() is {grad_enabled()} and current_casts() is None"
                  " and default_device() is place)")
     return written("\n".join(lines), scope, "same", "same_call")
