@@ -185,7 +185,7 @@ class Graphed(Program):
               if facts.root in changed and facts.argument is not None}
         if len({root for _, root in of}) < len(of):
             raise NoGraph("arguments share memory that the step writes")
-        self._changed = sorted([argument for argument, _ in of])  # type: ignore[type-var]
+        self._changed = sorted([argument for argument, _ in of])
         self.inputs = [wrap(_like(device, x._array), device) if i in used else None
                         for i, x in enumerate(arguments)]
         leaves = dict.fromkeys([node for call in listing.calls if isinstance(call, Stored)
