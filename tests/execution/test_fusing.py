@@ -317,6 +317,22 @@ def rows_program(seed: int) -> tuple[Any, Any]:
     return function, arguments
 
 
+def test_a_mean_of_all_is_taken_on_the_way() -> None:
+    """Of a value that nothing else reads; of one that is read again it is taken afterwards."""
+    def function(z: gt.Tensor, t: gt.Tensor) -> list[gt.Tensor]:
+        size = gt.abs(z - t)
+        return [gt.square(size).mean(), size.sum(), size.mean(axis=(0, 1), keepdims=True)]
+
+    def arguments(draw: int) -> list[gt.Tensor]:
+        rng = np.random.default_rng(draw)
+        return [gt.asarray(rng.standard_normal((257, 129)).astype(np.float32)) for _ in "zt"]
+
+    step, wrong = compared(function, arguments, True, draws=12)
+    assert not wrong
+    calls = [call.name for call in step.programs[0].listing.calls if isinstance(call, Call)]
+    assert sorted(calls) == ["fused_6", "mean", "sum"]
+
+
 @pytest.mark.parametrize("seed", [*range(12), 604])
 def test_random_programs_on_rows_have_the_same_bits(seed: int) -> None:
     function, arguments = rows_program(seed)
