@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from gtensor import autograd as autograd
     from gtensor import checkpoint, data, distributed, fft, func, models, nn, optim, profiler
     from gtensor import testing as testing
+    from gtensor import train as train
     from gtensor.amp import autocast
     from gtensor.composed.comparing import allclose, isclose, nan_to_num
     from gtensor.composed.curves import convolve, gradient, interp, trapezoid
@@ -86,6 +87,8 @@ if TYPE_CHECKING:
     from gtensor.execution.steps.captured import CaptureError, capture
     from gtensor.execution.streams import Event, stream
     from gtensor.func import (
+        custom_jvp,
+        custom_vjp,
         functional_call,
         grad,
         hessian,
@@ -105,10 +108,11 @@ else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
             "amp", "autograd", "checkpoint", "data", "distributed", "fft", "func", "models", "nn",
-            "optim", "profiler", "testing")},
+            "optim", "profiler", "testing", "train")},
         **dict.fromkeys((
-            "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
-            "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
+            "custom_jvp", "custom_vjp", "functional_call", "grad", "hessian", "hvp", "jacfwd",
+            "jacobian", "jacrev", "jvp", "jvp_batched", "linearize", "per_example_grad",
+            "value_and_grad", "vjp", "vmap",
         ), "gtensor.func"),
         **{name: f"gtensor.composed.{module}" for module, names in {
             "comparing": "allclose isclose nan_to_num",
@@ -203,6 +207,8 @@ __all__ = [
     "cuda_device_count",
     "cumulative_prod",
     "cumulative_sum",
+    "custom_jvp",
+    "custom_vjp",
     "d",
     "data",
     "default_device",
@@ -358,6 +364,7 @@ __all__ = [
     "tensordot",
     "tile",
     "topk",
+    "train",
     "trapezoid",
     "tril",
     "tril_indices",

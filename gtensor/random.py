@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, overload
 
 import numpy as np
 
 from gtensor.backend import Device, element_type, get_default_dtype, get_device
 from gtensor.creation.new_tensors import asarray, sizes_of, tensor
 from gtensor.engine.handle.context import again, no_grad
+from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.namespaces import public
 from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.engine.tape.levels import Traced, vectorizing
@@ -164,6 +165,27 @@ def repeating() -> bool:
 def _drawing_from(bits: np.random.Philox) -> Iterator[None]:
     """Within the block this thread draws from `bits`."""
     before, _repeat.generator = _repeat.generator, _over(bits)
+    try:
+        yield
+    finally:
+        _repeat.generator = before
+
+
+class _Refusing:
+    """In place of a generator: raises GradientError at any draw."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise GradientError(self._why)
+
+
+@contextmanager
+def refusing(why: str) -> Iterator[None]:
+    """Within the block draws of this thread raise GradientError, which says why."""
+    refused: Any = _Refusing(why)
+    before, _repeat.generator = _repeat.generator, refused
     try:
         yield
     finally:

@@ -13,6 +13,11 @@
 //                                values are added up in their order.
 // Both skip what a causal mask hides. Each sum has one order: no atomics.
 //
+// delta is as exact as out, which is rounded. The weights of a query add up to 1, so its ds add up
+// to what delta lacks: where the gradient of a mask of halves follows, which nothing else rounds,
+// the first launch adds this sum to the delta that it leaves. dq, made in the same pass, is as
+// without it.
+//
 // With dropout, g @ v.T and the weights of dv are multiplied by what dropout multiplied.
 //
 // Layout: as in attention_forward.cuh; g and dv as out and v, dq and dk as q and k.
@@ -33,10 +38,11 @@ struct gt_attention_gradient_axis {
 };
 
 // `_GRADIENT_SPACE` in gtensor/ops/attention/fused.py repeats it. Of `rows` the length is that of
-// queries. Keys and values repeat along the first leading axes, over `repeats` matrices.
+// queries. Keys and values repeat along the first leading axes, over `repeats` matrices. of_mask:
+// whether the gradient of a mask follows.
 struct gt_attention_gradients {
   gt_attention_gradient_axis lead[GT_LEAD_AXES], rows;  // innermost first; those left over: 1
-  gt_index matrices, repeats, keys, features, value_features, causal;
+  gt_index matrices, repeats, of_mask, keys, features, value_features, causal;
 };
 
 // The begin of a matrix in each array.
@@ -108,6 +114,8 @@ class gt_attention_backward {
     const int features = static_cast<int>(space.features);
     const int value_features = static_cast<int>(space.value_features);
 
+    // Float32's out is exact enough, and its kernel has no register left.
+    const bool of_mask = Terms::present && sizeof(T) == 2 && space.of_mask != 0;
     const float power_scale = static_cast<float>(scale), infinity = gt_infinity<float>();
 
     gt_copies copies;
@@ -127,6 +135,8 @@ class gt_attention_backward {
     copies.commit();
 
     // delta, 16 bytes of features at a time, of the warp's rows.
+    query_numbers *const block_numbers = reinterpret_cast<query_numbers *>(numbers) +
+                                         static_cast<gt_index>(matrix) * blocks * owned + first;
     constexpr int width = gt_width<T>, pieces = D / width;
 #pragma unroll
     for (int i = 0; i < warp_rows * pieces / 32; ++i) {
@@ -149,11 +159,10 @@ class gt_attention_backward {
           known = query_numbers::of(largest[saved], totals[saved], delta);
         }
         own_numbers[at] = known;
-        const gt_index padded = (static_cast<gt_index>(matrix) * blocks) * owned + row;
-        reinterpret_cast<query_numbers *>(numbers)[padded] = known;
+        if (!of_mask) block_numbers[at] = known;
       }
     }
-    if (!dq) {
+    if (!dq && !of_mask) {
       copies.wait<0>();
       return;
     }
@@ -177,6 +186,7 @@ class gt_attention_backward {
 
     const int edge = causal ? begin + 1 : key_count;  // behind the keys that `begin` sees
     own_sums sums = {};
+    float lacking[M][2] = {};  // of delta, a lane's part
     for (int stage = 0; step >= 0; --step, stage ^= 1) {
       copies.wait<0>();
       __syncthreads();  // the keys and values are there; those before them are read no more
@@ -244,7 +254,28 @@ class gt_attention_backward {
           for (int e = 0; e < 4; ++e)
             changes[m][n][e] = known[m][e / 2].weight(scores[m][n][e], power_scale) *
                                (changes[m][n][e] - known[m][e / 2].delta);
+      if (of_mask)
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+#pragma unroll
+          for (int n = 0; n < passing / 8; ++n)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) lacking[m][e / 2] += changes[m][n][e];
       products.add_mixed(sums, changes, key_tile);
+    }
+    if (of_mask) {
+#pragma unroll
+      for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float sum = lacking[m][half];
+          sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+          sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+          known[m][half].delta += sum;
+          if (lane % 4 == 0)
+            block_numbers[warp * warp_rows + m * 16 + lane / 4 + half * 8] = known[m][half];
+        }
+      if (!dq) return;
     }
     if constexpr (!held) __syncwarp();  // the warp's queries are read no more
     products.store(sums, gradient_scale(scale), query_tile,

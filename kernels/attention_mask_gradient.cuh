@@ -5,7 +5,8 @@
 // which the mask repeats: its matrices, and all queries or keys where it has one for all.
 //
 // Layout: q, k, v, g as in attention_backward.cuh, whose first launch has left `numbers`: of each
-// query log, delta and the largest score. gt_mask_gradient says where they lie. dmask: any strides.
+// query log, delta (of halves more exact than out) and the largest score. gt_mask_gradient says
+// where they lie. dmask: any strides.
 // A block has 64 queries and 64 keys (32 where a row has 512 bytes) of one matrix of the mask. All
 // tiles that it repeats over pass in one order, and their sum stays in registers: nothing larger
 // than the mask is written, and each element once. A warp has 16 of the queries. Sums are float32.

@@ -3,6 +3,7 @@
     python profiling/ladder_overhead.py                     # all parts, one thread
     python profiling/ladder_overhead.py --only chain        # 300 multiply-adds of 32 values
     python profiling/ladder_overhead.py --only saves        # 300 sines, which save their inputs
+    python profiling/ladder_overhead.py --only own          # 300 sines with a rule of their own
     python profiling/ladder_overhead.py --only small        # sum, reshape, slice of 32 values
     python profiling/ladder_overhead.py --only mlp          # an MLP step against NumPy by hand
     python profiling/ladder_overhead.py --only large        # softmax, GELU, ... of 1e6 values
@@ -56,6 +57,8 @@ import gtensor as gt
 
 CHAIN_TARGETS = {"pytorch": 0.4, "autograd": 0.28, "mygrad": 0.35}
 SAVING_TARGET = 1.0  # x PyTorch
+OWN_TARGET = 3.0  # x the op, whose rule is the same
+OWN_TORCH_TARGET = 1.0  # x PyTorch's autograd.Function
 SMALL_TARGET = 1.0  # x PyTorch
 STEP_TARGET = 1.08  # x hand-written NumPy
 ARENA_TARGET = 1.03  # x the same without the arena
@@ -81,6 +84,7 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
     gt.set_default_device(options.device)
     yield "chain", lambda: chains(options)
     yield "saves", lambda: saving_chain(options)
+    yield "own", lambda: own_rules(options)
     yield "small", lambda: small_ops(options)
     yield "mlp", lambda: mlp(options)
     if options.device == "cpu":
@@ -142,6 +146,62 @@ def saving_chain(options: Options) -> Iterator[Part]:
         ladder.floor(f"{plain}, forward only", work.by_hand(xp))
         ladder.compare("gtensor", f"{plain}, forward only")
         yield ladder
+
+
+def sine_of(library: Any) -> Callable[[Any], Any]:
+    """A sine whose rule is that of the op, as programs for PyTorch write it."""
+    class Sine(library.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return library.sin(x)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            return g * library.cos(x)
+
+    return Sine.apply
+
+
+def own_rules(options: Options) -> Iterator[Part]:
+    """300 sines of 32 elements, forward and backward: the op, and functions with the same rule."""
+    by_vjp = gt.custom_vjp(gt.sin)
+    by_vjp.defvjp(lambda x: (gt.sin(x), x), lambda x, g: (g * gt.cos(x),))
+    by_jvp = gt.custom_jvp(gt.sin)
+    by_jvp.defjvp(lambda xs, ts: (gt.sin(xs[0]), ts[0] * gt.cos(xs[0])))
+    start = np.linspace(0.1, 1.5, 32).astype(np.float32)
+
+    def chain(library: Any, sine: Callable[[Any], Any]) -> Any:
+        x = library.tensor(start, device=options.device, requires_grad=True)
+        y = x
+        for _ in range(CHAIN):
+            y = sine(y)
+        y.sum().backward()
+        return x.grad
+
+    def reference() -> np.ndarray:
+        y, slope = start.astype(np.float64), np.ones(32)
+        for _ in range(CHAIN):
+            y, slope = np.sin(y), slope * np.cos(y)
+        return slope
+
+    ladder = Ladder(f"chain of {CHAIN} sines, forward and backward", reference, tolerance=1e-4,
+                    per=2 * CHAIN, unit="op", device=options.device)
+    for name, sine in (("the op", gt.sin), ("gtensor", sine_of(gt)), ("custom_vjp", by_vjp),
+                       ("custom_jvp", by_jvp)):
+        ladder.rung(name, partial(chain, gt, sine), result=values)
+    for name in ("gtensor", "custom_vjp"):
+        ladder.target(name, "the op", OWN_TARGET)
+    ladder.compare("custom_jvp", "the op")
+    _beside_pytorch(ladder, options, lambda: partial(chain, *_torch_sine()), OWN_TORCH_TARGET)
+    yield ladder
+
+
+def _torch_sine() -> tuple[Any, Callable[[Any], Any]]:
+    import torch
+
+    return torch, sine_of(torch)
 
 
 def small_ops(options: Options) -> Iterator[Part]:

@@ -56,7 +56,8 @@ READERS = {  # the files that may open files themselves, and why
     "distributed/failing.py": "to map a page that the launcher reads",
     "distributed/keeper.py": "to write; it imports nothing of the package",
     "distributed/launch.py": "what the system says of its processes",
-    "cli/info.py": "what the system says of its driver", "cli/__init__.py": "/dev/null, to write",
+    "system/installation.py": "what the system says of its driver",
+    "cli/__init__.py": "/dev/null, to write",
 }
 _NAMESPACES = ("ns", "recorded", "public")  # as the engine names them
 RAW_ARRAYS = {  # the files of nn/ and optim/ that may import numpy, and why

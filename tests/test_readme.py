@@ -116,6 +116,7 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
 
 ELSEWHERE = {  # named in prose, and not in the repository
     "script.py": "the user's", "program.py": "the user's", "train.py": "the user's",
+    "my_recipe.py": "the user's",
     "cuda_default.py": "the user's", "runs/digits": "made by `make run`",
     "gtensor/_cuda": "`kernels` in the wheel", "kernel.cu": "the name of a text without a file",
     "cupy_cub.cu": "CuPy's", "cupy_thrust.cu": "CuPy's",

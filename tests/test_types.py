@@ -22,14 +22,14 @@ from gtensor.engine.handle.methods import Methods, functions
 from gtensor.engine.tape.op import Op
 from gtensor.system.foreign_names import ALIASES
 from tests import op_stubs
-from tests.typed import arrays, classifier, derivatives, loading, measuring, networks
+from tests.typed import arrays, classifier, derivatives, loading, measuring, networks, training
 from tests.typed.mistakes import BEFORE, MISTAKES, PROGRAM
 
 ROOT = Path(__file__).resolve().parents[1]
 TYPED = ROOT / "tests" / "typed"
 MODULES = [gt, gt.linalg, gt.fft, gt.random, gt.memory, gt.nn, gt.nn.functional, gt.nn.init,
            gt.nn.utils, gt.optim, gt.optim.lr_scheduler, gt.data, gt.checkpoint, gt.profiler,
-           gt.testing]
+           gt.testing, gt.train]
 
 
 def mypy(*files: Path) -> list[str]:
@@ -81,7 +81,7 @@ def test_mypy_accepts_the_programs_of_users_and_finds_their_mistakes(tmp_path: P
     unlisted = found.pop(PROGRAM.count("\n") + 1)
     assert 'does not explicitly export attribute "TYPE_CHECKING"' in unlisted
     first = BEFORE.count("\n") + 1
-    assert len(MISTAKES) == 40 and [*found] == [*range(first, first + 40)]
+    assert len(MISTAKES) == 43 and [*found] == [*range(first, first + 43)]
     for sentence, (mistake, wanted) in zip(found.values(), MISTAKES.items(), strict=True):
         assert wanted in sentence, mistake
 
@@ -91,7 +91,7 @@ def test_the_programs_of_users_run(tmp_path: Path) -> None:
     net = classifier.Classifier(8)
     assert classifier.train(net, tmp_path) > 0
     assert classifier.look(net) >= 0
-    for program in (arrays, derivatives, loading, networks):
+    for program in (arrays, derivatives, loading, networks, training):
         program.run()
     measuring.run(tmp_path)
 
@@ -146,7 +146,7 @@ def test_what_the_modules_of_ops_declare_is_public() -> None:
 
 
 def test_dir_shows_public_names_only() -> None:
-    rooms = reference.namespaces()
+    rooms = {**reference.namespaces()}
     assert {*dir(rooms.pop("gtensor"))} == {*gt.__all__, "testing"}
     assert len(rooms) > 15
     for name, room in rooms.items():

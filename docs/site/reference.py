@@ -61,6 +61,7 @@ PAGES = (  # in the order of the navigation
     Page("gt.amp", ("concepts/mixed_precision.md",)),
     Page("gt.data", ("concepts/training.md",)),
     Page("gt.checkpoint", ("concepts/training.md",)),
+    Page("gt.train", ("concepts/training.md",)),
     Page("gt.distributed", ("distributed.md",)),
     Page("gt.memory", ("concepts/arena.md", "concepts/planned_steps.md")),
     Page("gt.profiler", ("concepts/events.md",)),
@@ -201,7 +202,7 @@ def markdown(page: Page) -> str:
     own = {name: public()[name] for name in ordered if placed[name] == name}
     parts = [f"# {page.title}"]
     if not page.names:
-        parts.append(inspect.getdoc(namespaces()[page.module]) or "")
+        parts.append((namespaces()[page.module].__doc__ or "").strip())  # examples stay indented
     if page.concepts:
         links = ", ".join(f"[{title_of(path)}](../{path})" for path in page.concepts)
         parts.append(f"How it works: {links}.")

@@ -304,7 +304,9 @@ def _create(name: str) -> Device:
 
 def _why_no_cuda() -> str:
     if importlib.util.find_spec("cupy") is None:
-        return ": CuPy is not installed (pip install 'gtensor[cuda13]')"
+        from gtensor.system.installation import cuda_extra, installation_of
+
+        return f": CuPy is not installed ({installation_of(cuda_extra())})"
     return ": no NVIDIA driver answers"
 
 

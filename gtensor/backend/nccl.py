@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend.devices import DeviceError
+from gtensor.system.installation import installation_of
 
 if TYPE_CHECKING:
     from gtensor.backend.cuda import CudaDevice
@@ -37,8 +38,8 @@ def _nccl() -> Any:
         warnings.simplefilter("ignore")
         from cupy.cuda import nccl
     if not nccl.available:
-        raise DeviceError("NCCL's library libnccl.so.2 is not installed; "
-                          "pip install 'gtensor[nccl]', or [nccl12] for CUDA 12")
+        raise DeviceError(f"NCCL's library libnccl.so.2 is not installed; "
+                          f"{installation_of('nccl')}, or nccl12 in its place for CUDA 12")
     return nccl
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import gtensor
+from gtensor.cli.help import Help
 from gtensor.cli.info import facts, text
 from gtensor.cli.memory import GROUPS, load, show
 from gtensor.cli.memory import facts as explained
@@ -21,9 +24,8 @@ from gtensor.train import RECIPES, UserError
 
 def parser() -> argparse.ArgumentParser:
     """The command's grammar, with help that teaches."""
-    raw = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(
-        prog="gtensor", formatter_class=raw, description=gtensor.__doc__,
+        prog="gtensor", formatter_class=Help, description=gtensor.__doc__,
         epilog="examples:\n  gtensor train digits\n"
                "  gtensor train text --arch ssm\n"
                "  gtensor sample runs/text/checkpoint.safetensors --prompt 'The list'\n"
@@ -33,20 +35,23 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
     train = commands.add_parser(
-        "train", formatter_class=raw, usage="gtensor train RECIPE [OPTIONS]",
+        "train", formatter_class=Help, usage="gtensor train RECIPE [OPTIONS]",
         help="train a network on real data",
-        description="Train a recipe. It leaves in its folder a checkpoint, the figures of each "
-                    "epoch (metrics.csv), a loss\ncurve, a picture of where the memory of a step "
-                    "went, and pictures of its own. Ctrl-C saves; --resume\ngoes on, with "
-                    "identical losses.",
+        description="Train a recipe, or that of a Python file (a subclass of gt.train.Recipe). It "
+                    "leaves in its folder a checkpoint, the figures of each epoch (metrics.csv), a "
+                    "loss curve, a picture of where the memory of a step went, and pictures of its "
+                    "own. Ctrl-C saves; --resume goes on with the checkpoint's options and "
+                    "identical losses, and with --epochs N for longer.",
         epilog="recipes:\n" + "".join(f"  {name:10} {about}\n" for name, about in
                                       RECIPES.items())
                + "\n`gtensor train RECIPE --help` shows the options of one.")
-    train.add_argument("recipe", help=f"which recipe: {', '.join(RECIPES)}")
+    recipe: Any = train.add_argument(
+        "recipe", help=f"which recipe: {', '.join(RECIPES)}, or a Python file")
+    recipe.completer = lambda **given: [*RECIPES, *map(str, Path().glob("*.py"))]
     train.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="its options")
 
     sample = commands.add_parser(
-        "sample", formatter_class=raw, help="write text or images with a trained model",
+        "sample", formatter_class=Help, help="write text or images with a trained model",
         description="Continue a text with the model of `gtensor train text`, or write the images "
                     "of `gtensor train diffusion`.",
         epilog="examples:\n  gtensor sample runs/text/checkpoint.safetensors --prompt 'The list'\n"
@@ -65,11 +70,11 @@ def parser() -> argparse.ArgumentParser:
                         help="the picture of the images (samples.png)")
 
     ranks = commands.add_parser(
-        "launch", formatter_class=raw, usage="gtensor launch -n N [--timeout S] -- COMMAND ...",
+        "launch", formatter_class=Help, usage="gtensor launch -n N [--timeout S] -- COMMAND ...",
         help="run a command as several ranks, which train together",
         description="Start N processes of a command on this machine, connected by MPI. In a "
-                    "program\n`gt.distributed.init()` is their communicator; `gtensor train` uses "
-                    "it by itself. When\none fails, all end, and its error is shown once.",
+                    "program `gt.distributed.init()` is their communicator; `gtensor train` uses "
+                    "it by itself. When one fails, all end, and its error is shown once.",
         epilog="examples:\n  gtensor launch -n 2 -- gtensor train digits\n"
                "  gtensor launch -n 4 --timeout 60 -- python train.py\n\n"
                "Over several machines start the program with mpiexec or srun: docs/distributed.md.")
@@ -81,9 +86,9 @@ def parser() -> argparse.ArgumentParser:
                        help="what each of them runs")
 
     explain = commands.add_parser(
-        "memory", formatter_class=raw, help="the holders of memory at the peak, from a snapshot",
+        "memory", formatter_class=Help, help="the holders of memory at the peak, from a snapshot",
         description="Read a memory snapshot and print the holders of memory when most bytes were "
-                    "live, and how\nfragmented the rest was. Nothing in the file is run, so "
+                    "live, and how fragmented the rest was. Nothing in the file is run, so "
                     "untrusted files are safe.",
         epilog="""a snapshot is made in the program that uses the memory:
 
@@ -117,12 +122,35 @@ def _rows(text: str) -> int:
 
 def train_parser(name: str) -> argparse.ArgumentParser:
     """The options of `gtensor train NAME`. UserError if there is no such recipe."""
+    from gtensor.train.command import folder_of
+
     made = recipe_parser(name, "train")
     made.add_argument("--out", type=Path, metavar="DIR",
-                      help=f"folder of the run (runs/{name})")
-    made.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
+                      help=f"folder of the run ({folder_of(name)})")
+    made.add_argument("--resume", action="store_true", help="go on from the folder's "
+                      "checkpoint, with its options; with --epochs N to that number of them")
     made.add_argument("--quiet", action="store_true", help="print errors only")
     return made
+
+
+def complete(grammar: argparse.ArgumentParser) -> None:
+    """Print what may follow in a shell's command line, by argcomplete.
+
+    Behind the name of a recipe that is one of the recipe's options: argcomplete is given a line of
+    them alone.
+    """
+    import argcomplete
+
+    line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
+    recipe = re.match(r"\s*\S+\s+train\s+(\S+)(?=\s)", line[:point])
+    if recipe is not None:
+        try:
+            grammar = train_parser(recipe[1])
+        except UserError:
+            raise SystemExit from None
+        os.environ["COMP_LINE"] = f"gtensor{line[recipe.end():]}"
+        os.environ["COMP_POINT"] = str(point - recipe.end() + len("gtensor"))
+    argcomplete.autocomplete(grammar)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,6 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Without a command it prints the help, and is misused.
     """
     grammar = parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks, and the process ends here
+        complete(grammar)
     given, unknown = grammar.parse_known_args(arguments)
     if unknown:
         where = "; a recipe's options follow its name" if given.command == "train" else ""
@@ -166,7 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return sample(**options)
         from gtensor.train.command import train
 
-        return train(given.recipe, **vars(train_parser(given.recipe).parse_args(given.options)))
+        options = vars(train_parser(given.recipe).parse_args(given.options))
+        return train(given.recipe, *map(options.pop, ("out", "resume", "quiet")), **options)
     except KeyboardInterrupt:
         lost = "; nothing was saved since the last epoch" if given.command == "train" else ""
         print(f"gtensor: interrupted{lost}", file=sys.stderr)

@@ -5,35 +5,32 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
-import re
 import shutil
 import sys
 import textwrap
-from pathlib import Path
 from typing import Any
 
 from gtensor.backend import Device, cuda_device_count, default_device, visible_devices
 from gtensor.backend.kernels import files, folder
 from gtensor.settings import settings
+from gtensor.system.installation import cuda_extra, driver, installation_of, installation_of_package
 
-_PACKAGES = {  # import name -> (distribution, what it is for, how to get it)
-    "numpy": ("numpy", "the CPU device", "pip install numpy"),
-    "ml_dtypes": ("ml_dtypes", "bfloat16", "pip install ml_dtypes"),
-    "nvtx": ("nvtx", "ranges in Nsight Systems", "pip install nvtx"),
-    "opt_einsum": ("opt_einsum", "einsum of three operands or more", "pip install opt_einsum"),
-    "cupy": ("cupy-cuda13x", "CUDA devices", "pip install 'gtensor[cuda13]'"),
-    "sklearn": ("scikit-learn", "gtensor train", "pip install 'gtensor[train]'"),
-    "rich": ("rich", "gtensor train", "pip install 'gtensor[train]'"),
-    "matplotlib": ("matplotlib", "gtensor train", "pip install 'gtensor[train]'"),
-    "mpi4py": ("mpi4py", "several processes", "pip install 'gtensor[mpi]'"),
+_PACKAGES = {  # by what is imported: what it is for, and gtensor's extra, "" if it needs none
+    "numpy": ("the CPU device", ""), "ml_dtypes": ("bfloat16", ""),
+    "nvtx": ("ranges in Nsight Systems", ""),
+    "opt_einsum": ("einsum of three operands or more", ""),
+    "cupy": ("CUDA devices", "cuda"), "sklearn": ("gtensor train", "train"),
+    "rich": ("gtensor train", "train"), "matplotlib": ("gtensor train", "train"),
+    "mpi4py": ("several processes", "mpi"), "argcomplete": ("completion in a shell", "completion"),
 }
+_WIDE_ENOUGH = 72  # columns of a terminal, for two columns of text
 
 
 def facts() -> dict[str, Any]:
     """Everything `gtensor info` prints, of plain JSON types."""
     packages = {name: _version(name) for name in _PACKAGES}
-    missing = [f"{name} ({_PACKAGES[name][1]}): {_PACKAGES[name][2]}"
-               for name, version in packages.items() if version is None]
+    missing = [f"{name} ({use}): {_installation(name, extra)}"
+               for name, (use, extra) in _PACKAGES.items() if packages[name] is None]
     if packages["cupy"] is not None and not cuda_device_count():
         missing.append("an NVIDIA driver (CUDA devices): CuPy is installed, but no driver answers")
     return {
@@ -42,7 +39,7 @@ def facts() -> dict[str, Any]:
         "devices": [_device(device) for device in visible_devices()],
         "default_device": str(default_device()),
         "packages": packages,
-        "driver": _driver(),
+        "driver": driver(),
         "cuda": {"folder": str(folder()), "files": list(files())},
         "settings": settings.describe().splitlines(),
         "missing": missing,
@@ -68,8 +65,9 @@ def text(found: dict[str, Any]) -> str:
 
 def _folded(line: str, indent: int = 41) -> str:
     """The line at the terminal's width, its rest indented (under the settings' meaning)."""
-    columns = max(60, shutil.get_terminal_size().columns)
-    return textwrap.fill(line, columns, subsequent_indent=" " * indent)
+    columns = shutil.get_terminal_size().columns
+    indent = indent if columns >= _WIDE_ENOUGH else 4
+    return textwrap.fill(line, columns, subsequent_indent=" " * indent, break_long_words=False)
 
 
 def _device(device: Device) -> dict[str, str]:
@@ -79,14 +77,9 @@ def _device(device: Device) -> dict[str, str]:
     return {"name": str(device), "what": f"{name}, {total / 2**30:.0f} GiB"}
 
 
-def _driver() -> str | None:
-    """The version of the NVIDIA driver, as its kernel module states it; None without one."""
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    found = re.search(r"\d+\.\d+(\.\d+)?", text)
-    return found[0] if found else "unknown"
+def _installation(name: str, extra: str) -> str:
+    return installation_of_package(name) if not extra else installation_of(
+        cuda_extra() if extra == "cuda" else extra)
 
 
 def _version(name: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 
 from gtensor.memory.arena.layout import PENDING, fragmentation
@@ -30,6 +31,7 @@ GROUPS: dict[str, Callable[[Life], str]] = {
 }
 _NAMES = {"category": "For what", "holder": "Who", "op": "By op", "module": "By module",
           "source": "By line of code"}
+_WIDE_ENOUGH = 72  # columns of a terminal, for what a category means
 
 
 def load(path: Path) -> History:
@@ -112,12 +114,13 @@ def _table(group: str, held: list[Held], total: int, most: int) -> Any:
     table.add_column(_NAMES[group], overflow="fold")
     for heading in ("live", "share", "blocks"):
         table.add_column(heading, justify="right", no_wrap=True)
-    if group == "category":
+    described = group == "category" and get_terminal_size().columns >= _WIDE_ENOUGH
+    if described:
         table.add_column("")
     for one in cut(held, most):
         row: list[Any] = [brief(one.name), size_text(one.size), f"{one.size / (total or 1):.1%}",
                f"{one.blocks:,}"]
-        if group == "category":
+        if described:
             row.append(Text(CATEGORIES.get(one.name, ""), "dim"))
         table.add_row(*row)
     return table

@@ -16,6 +16,7 @@ from shutil import get_terminal_size
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from gtensor.cli.help import Help
 from gtensor.cli.recipes import recipe_parser
 from gtensor.profiler import Profile, ProfileError, compare, profile
 from gtensor.profiler.nsys.sessions import STEPS
@@ -23,6 +24,7 @@ from gtensor.profiler.steps import parsed
 from gtensor.profiler.table import GROUPS, ORDERS, steps_of
 from gtensor.settings import settings
 from gtensor.train import recipe_of
+from gtensor.train.callbacks import Callback
 from gtensor.train.errors import UserError, require, told_to_user
 from gtensor.train.files import make_folder
 
@@ -41,7 +43,7 @@ _INTERRUPTED = 130
 def add_profile(commands: Any) -> None:
     """Add the command's grammar."""
     made = commands.add_parser(
-        "profile", formatter_class=argparse.RawDescriptionHelpFormatter,
+        "profile", formatter_class=Help,
         usage="gtensor profile [OPTIONS] SCRIPT [ARGS]\n"
               "       gtensor profile [OPTIONS] --recipe RECIPE [ITS OPTIONS]\n"
               "       gtensor profile [OPTIONS] FILE\n"
@@ -49,25 +51,33 @@ def add_profile(commands: Any) -> None:
               "       gtensor profile --nsys [OPTIONS] -- COMMAND ...",
         help="measure every op of a program: time, bytes, launches, memory",
         description="Run a Python program, or a recipe of `gtensor train` for a few steps, and "
-                    "measure every op: time on\nthe host and the GPU, launches, bytes and "
-                    "operations against what the machine can do, and\nallocations; by op, module "
-                    "and line. It prints a table and writes a page (profile.html, opens\noffline), "
+                    "measure every op: time on the host and the GPU, launches, bytes and "
+                    "operations against what the machine can do, and allocations; by op, module "
+                    "and line. It prints a table and writes a page (profile.html, opens offline), "
                     "a trace for ui.perfetto.dev, pictures, and the profile itself "
-                    "(profile.json), which\ncan be shown and compared again. If the program fails, "
+                    "(profile.json), which can be shown and compared again. If the program fails, "
                     "or Ctrl-C ends it, they are written, too.",
         epilog="""examples:
   gtensor profile train.py --lr 0.1                   # the whole program
   gtensor profile --steps 10:50 train.py              # 50 steps after the first 10
   gtensor profile --by line --out before train.py
   gtensor profile --recipe text --arch ssm
-  gtensor profile before                              # shows it again
+  gtensor profile before --by module                  # shows it again
   gtensor profile --compare before after
   gtensor profile --nsys -- python train.py           # under Nsight Systems, see docs/nsys.md
   gtensor profile session.sqlite                      # an export of Nsight Systems
 
-columns: "% copy" is bytes read and written per second, in percent of a copy's on this machine,
-"% gemm" operations per second, in percent of a float32 matrix product's. A wider terminal shows
-more of them.""")
+columns: "% copy" is bytes read and written per second, in percent of a copy's on this machine, "% \
+gemm" operations per second, in percent of a float32 matrix product's. A wider terminal shows more \
+of them. --compare shows the ratio of a step between quartiles, and "*" for first calls.""")
+    _add_options(made)
+    made.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT ...",
+                      help="the program and its arguments, or a profile.json, its folder, or an "
+                           "export of Nsight Systems (.sqlite)")
+
+
+def _add_options(made: argparse.ArgumentParser) -> None:
+    """The options: before a program, whose own follow it; before and after a file."""
     how = made.add_mutually_exclusive_group()
     how.add_argument("--recipe", action="store_true", help="profile a recipe: its name and its "
                      "options follow; no checkpoint is written")
@@ -85,9 +95,6 @@ more of them.""")
                       help="rows of the table (15)")
     made.add_argument("--out", type=Path, metavar="DIR",
                       help="folder of the files (runs/profile-NAME; --nsys: runs/nsys)")
-    made.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT ...",
-                      help="the program and its arguments, or a profile.json, its folder, or an "
-                           "export of Nsight Systems (.sqlite)")
 
 
 def _positive(text: str) -> int:
@@ -114,21 +121,11 @@ def profile_command(given: argparse.Namespace) -> int:
 
         return session(words, given.out, given.steps, given.most)
     require("rich", "rich", "gtensor profile")
-    table = partial(Profile.table, sort_by=given.sort, group_by=given.by, most=given.most)
-    if given.compare:
-        before, after = map(_load, _files(words, 2))
-        print(compare(before, after, given.by, given.most, get_terminal_size().columns), flush=True)
-        return 0
     target = Path(words[0])
-    if not given.recipe and not given.module and target.suffix in (".sqlite", ".db"):
-        from gtensor.cli.nsys import show
-
-        _files(words, 1)
-        return show(target, given.most)
-    if not given.recipe and not given.module and _is_saved(target):
-        _files(words, 1)
-        print(table(_load(target)), flush=True)
-        return 0
+    is_export = target.suffix in (".sqlite", ".db")
+    if given.compare or not given.recipe and not given.module and (is_export or _is_saved(target)):
+        return _show(words, given)
+    table = partial(Profile.table, sort_by=given.sort, group_by=given.by, most=given.most)
     require("matplotlib", "matplotlib", "gtensor profile")
     folder = (given.out or Path("runs") / f"profile-{target.stem}").absolute()
     program = _recipe(words, given.steps) if given.recipe else (
@@ -253,8 +250,6 @@ def _own(trace: TracebackType | None) -> TracebackType | None:
 def _recipe(words: Sequence[str], steps: tuple[int, int] | None) -> Callable[
         [], tuple[Profile, int]]:
     """What trains a recipe for a few steps. UserError for options that it cannot have."""
-    from gtensor.train.trainer import Trainer
-
     kind, defaults = recipe_of(words[0])
     given = recipe_parser(words[0], "profile --recipe").parse_args(words[1:])
     options = defaults.changed(**vars(given))
@@ -262,20 +257,20 @@ def _recipe(words: Sequence[str], steps: tuple[int, int] | None) -> Callable[
 
     def program() -> tuple[Profile, int]:
         with settings.override(arena_min_bytes=0):
-            trainer = Trainer(kind(options))
-            if (most := trainer.batches * options.epochs) < first + count:
+            trainer = kind(options).trainer()
+            if (most := (trainer.batches or 0) * options.epochs) < first + count:
                 raise UserError(f"--steps {first}:{count} given for {words[0]}; wanted at most "
                                 f"{most} steps in all, which are {options.epochs} epochs")
             with _progress(first, count) as done, profile((first, count)) as found:
-                trainer.run(done, lambda trainer: None)
+                trainer.run_with([done])
         return found, 0
 
     return program
 
 
 @contextmanager
-def _progress(first: int, count: int) -> Iterator[Callable[[Trainer], bool]]:
-    """A progress bar; yields what to call after a step, which says whether it was the last."""
+def _progress(first: int, count: int) -> Iterator[Callback]:
+    """A progress bar; yields the callback that moves it, and stops the run after the last step."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -283,16 +278,38 @@ def _progress(first: int, count: int) -> Iterator[Callable[[Trainer], bool]]:
                   console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("warming up" if first else "measuring", total=first + count)
 
-        def done(trainer: Trainer) -> bool:
-            steps = len(trainer.progress.losses)
-            bar.update(task, completed=steps,
-                       description="warming up" if steps < first else "measuring")
-            return steps == first + count
+        class Steps(Callback):
+            def after_step(self, trainer: Trainer) -> None:
+                steps = len(trainer.progress.losses)
+                bar.update(task, completed=steps,
+                           description="warming up" if steps < first else "measuring")
+                if steps == first + count:
+                    trainer.stop("measured")
 
-        yield done
+        yield Steps()
 
 
 # -- saved profiles ----------------------------------------------------------------------------
+
+
+def _show(words: Sequence[str], given: argparse.Namespace) -> int:
+    """Show a saved profile, or compare two; options may follow the files, too."""
+    made = argparse.ArgumentParser(prog="gtensor profile", add_help=False)
+    _add_options(made)
+    made.add_argument("files", nargs="*")
+    made.parse_intermixed_args(words, given)
+    width = get_terminal_size().columns
+    if given.compare:
+        before, after = map(_load, _files(given.files, 2))
+        print(compare(before, after, given.by, given.most, width), flush=True)
+        return 0
+    (path,) = _files(given.files, 1)
+    if path.suffix in (".sqlite", ".db"):
+        from gtensor.cli.nsys import show
+
+        return show(path, given.most)
+    print(_load(path).table(given.sort, given.by, given.most), flush=True)
+    return 0
 
 
 def _is_saved(path: Path) -> bool:
@@ -303,7 +320,7 @@ def _files(words: Sequence[str], count: int) -> list[Path]:
     """The words as so many files. UserError for more or fewer."""
     if len(words) != count:
         wanted = "two profiles, before and after" if count == 2 else "one file"
-        raise UserError(f"{' '.join(words)} given; wanted {wanted}, and options in front of it")
+        raise UserError(f"{' '.join(words)} given; wanted {wanted}")
     return [*map(Path, words)]
 
 

@@ -23,6 +23,7 @@ from gtensor.distributed.sync import convert_sync
 from gtensor.distributed.work import Work
 from gtensor.distributed.zero import ZeroOptimizer
 from gtensor.settings import settings
+from gtensor.system.installation import installation_of
 from gtensor.system.late_imports import late as _late
 
 if not TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _chosen() -> str:
         return "mpi"
     if environment.mpi_processes() > 1:
         raise DistributedError(f"{environment.mpi_processes()} processes were started, and mpi4py, "
-                               "which connects them, is not installed; pip install 'gtensor[mpi]'")
+                               f"which connects them, is not installed; {installation_of('mpi')}")
     return "alone"
 
 
@@ -104,7 +105,7 @@ def _engine(backend: str, timeout: float) -> Engine:
         return Alone()
     if find_spec("mpi4py") is None:
         raise DistributedError(f"backend={backend!r} needs mpi4py, which is not installed; "
-                               "pip install 'gtensor[mpi]'")
+                               f"{installation_of('mpi')}")
     from gtensor.distributed import mpi
 
     return mpi.world()

@@ -22,6 +22,7 @@ from gtensor.distributed.environment import SECRET
 from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.failing import FOLDER, abandoned, aborted, ends, first_early, noted
 from gtensor.system.commands import found_command
+from gtensor.system.installation import installation_of
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PATIENCE = 10.0  # seconds after Ctrl-C, in which a step may end and be saved
@@ -80,7 +81,7 @@ def mpiexec() -> str:
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
         raise DistributedError("gtensor launch needs MPI, whose mpiexec was not found; "
-                               "pip install 'gtensor[mpi]'")
+                               f"{installation_of('mpi')}")
     return found
 
 

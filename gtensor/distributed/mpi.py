@@ -23,6 +23,7 @@ import numpy as np
 from gtensor.backend import device_of
 from gtensor.distributed.errors import DistributedError
 from gtensor.engine.handle.tensor import is_floating
+from gtensor.system.installation import installation_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -212,7 +213,7 @@ def _mpi() -> Any:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # without a library of MPI, or with another one
-        raise DistributedError(f"mpi4py could not load MPI ({error}); pip install 'gtensor[mpi]' "
+        raise DistributedError(f"mpi4py could not load MPI ({error}); {installation_of('mpi')} "
                                "installs one") from error
 
     atexit.register(_end)

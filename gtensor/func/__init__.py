@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gtensor.func.batching import vmap
+from gtensor.func.custom import custom_jvp, custom_vjp
 from gtensor.func.forward import jvp, jvp_batched
 from gtensor.func.gradients import grad, value_and_grad, vjp
 from gtensor.func.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
@@ -26,6 +27,7 @@ else:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
-    "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
+    "custom_jvp", "custom_vjp", "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian",
+    "jacrev", "jvp", "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp",
+    "vmap",
 ]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from gtensor.backend import owner
-from gtensor.engine.handle.context import differentiating, enable_grad, is_grad_enabled
+from gtensor.engine.handle.context import differentiating
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.node import Node, hangs_on
 from gtensor.engine.handle.tensor import Tensor, is_floating, wrap, zeros
-from gtensor.engine.tape.levels import Traced, lifted
+from gtensor.engine.tape.levels import Traced, innermost, is_recording, lifted, recording
 from gtensor.engine.tape.record import Record
 from gtensor.engine.walk.backward import depends_on_others, gradients, root_node
 from gtensor.func.batching import vmap
@@ -276,7 +276,7 @@ def _batched_pullback(run: Run, ends: list[tuple[Tensor, Any]]) -> Sequence[Tens
         return run.completed(run.walk(list(zip(results, given, strict=True)), True))
 
     found = vmap(walk, randomness="same")(*cotangents)
-    return found if run.graph(ends) else [_without_history(g) for g in found]
+    return found if run.graph(ends) else [without_history(g) for g in found]
 
 
 def _check_cotangents(results: list[Tensor], given: list[Any], batched: bool) -> None:
@@ -314,7 +314,8 @@ class Run:
         self, name: str, function: Callable[..., Any], args: Sequence[Tree],
         kwargs: dict[str, Any], argnums: int | Sequence[int], has_aux: bool,
     ) -> None:
-        self.recording = is_grad_enabled()
+        self.level = innermost()  # on whose tape it is
+        self.recording = is_recording(self.level)
         self._known: dict[Node, bool] = {}
         self.single = isinstance(argnums, int)
         positions = [argnums] if isinstance(argnums, int) else list(argnums)
@@ -337,7 +338,7 @@ class Run:
         self.own: list[Node] = [x._node for x in handles]  # the function may write the handles
         self.outside = self._outside(
             [x for i, x in enumerate(args) if i not in positions] + list(kwargs.values()))
-        with enable_grad(), differentiating(self.own):
+        with recording(), differentiating(self.own):
             self.result, aux = split(name, function(*arguments, **kwargs), has_aux)
         self.aux_recorded, self.aux = False, None
         if has_aux:
@@ -356,7 +357,7 @@ class Run:
         value = lifted(value)
         if value._current_node("grad()") is not None and self.recording:
             return recorded.reshape(value, shape=value.shape)
-        return _without_history(value)._begin_as_leaf()
+        return without_history(value)._begin_as_leaf()
 
     def _outside(self, others: list[Tree]) -> list[Node]:
         """Arguments of outer derivatives among the others, and behind the own ones."""
@@ -381,7 +382,7 @@ class Run:
 
     def graph(self, ends: Ends) -> bool:
         """Whether an outer derivative can reach the gradients, which then need a history."""
-        return is_grad_enabled() and self.recording and any(
+        return is_recording(self.level) and self.recording and any(
             c is not None and c._node is not None or y._node is not None and self._open(y._node)
             for y, c in ends)
 
@@ -433,10 +434,10 @@ class Run:
         node = result._current_node("grad()")
         if node is None or self.recording and self._open(node):
             return result
-        return _without_history(result)
+        return without_history(result)
 
 
-def _without_history(x: Tensor) -> Tensor:
+def without_history(x: Tensor) -> Tensor:
     """A handle on the same values, tangents included, without a place on the tape of its level."""
     return x._copied() if isinstance(x, Traced) else x.detach()
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
 from gtensor.profiler.table import (
+    MIDDLE,
+    USUAL,
     Row,
     drawn,
     name_text,
@@ -13,11 +16,16 @@ from gtensor.profiler.table import (
     of_steps,
     require_rich,
     rows,
+    steps_of,
     time_text,
+    times_by_step,
 )
 
 if TYPE_CHECKING:
     from gtensor.profiler.profiles import Profile
+
+_QUARTERS = 4  # steps, from which on there are quartiles
+_FIRST = 3  # times the median of the other steps: a first step with first calls
 
 
 def changes(before: Profile, after: Profile, group_by: str = "op") -> list[tuple[Row, Row]]:
@@ -35,15 +43,48 @@ def compare(before: Profile, after: Profile, group_by: str = "op", most: int = 1
             width: int = 100) -> str:
     """What changed from one profile to another, as a table of text.
 
-    Times are those of the device that worked. Raises ValueError for another group than "op",
-    "module", "phase" and "line", ModuleNotFoundError without rich.
+    Times are those of the device that worked. Of profiles of four steps or more each, the last
+    column is the ratio of a step between the quartiles: a change is told from noise where 1x lies
+    outside. A "*" marks a time of which the first step took more than three times the median of
+    the others: it has first calls, which compile kernels and get memory.
+
+    Raises ValueError for another group than "op", "module", "phase" and "line",
+    ModuleNotFoundError without rich.
     """
     require_rich()
     found = changes(before, after, group_by)
-    grid = new_grid(group_by, ("calls", "before", "after", "change", "ratio"))
+    steps = [times_by_step(p.spans, group_by) for p in (before, after)]
+    noisy = all(steps_of(p.spans) >= _QUARTERS for p in (before, after))
+    heads = ["calls", "before", "after", "change", "ratio", *["a step"] * noisy]
+    hidden = ("calls", "change", "a step") if width < USUAL else (
+        ("change",) if noisy and width < MIDDLE else ())
+    shown = [head for head in heads if head not in hidden]
+    grid = new_grid(group_by, shown)
+    marked = False
     for one, other in found[:most]:
-        grid.add_row(name_text(one, group_by), *_cells(one, other))
-    return drawn(_title(found, before, after), grid, width)
+        each = [times.get(one.name, []) for times in steps]
+        cells = dict(zip(heads, [*_cells(one, other), _range(*each)], strict=False))
+        for head, times in zip(("before", "after"), each, strict=True):
+            if _has_first_calls(times):
+                cells[head], marked = f"{cells[head]} *", True
+        grid.add_row(name_text(one, group_by), *(cells[head] for head in shown))
+    note = (
+        "\n* the first step took more than three times the others, with first calls; --steps "
+        "leaves it out" * marked)
+    return drawn(_title(found, before, after), grid, width) + note
+
+
+def _range(before: Sequence[float], after: Sequence[float]) -> str:
+    """The least and the largest ratio of times between the quartiles: "0.95x-1.08x"."""
+    if min(len(before), len(after)) < _QUARTERS:
+        return ""
+    (low, _, high), (least, _, most) = (
+        quantiles(times, n=4, method="inclusive") for times in (before, after))
+    return f"{least / high:.2f}x-{most / low:.2f}x" if low > 0 else "-"
+
+
+def _has_first_calls(times: Sequence[float]) -> bool:
+    return len(times) >= _QUARTERS and times[0] > _FIRST * median(times[1:]) > 0
 
 
 def _cells(one: Row, other: Row) -> Sequence[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -30,7 +31,8 @@ ORDERS: dict[str, Callable[[Row], float]] = {
     "launches": lambda row: row.launches, "bytes": lambda row: row.moved,
     "flops": lambda row: row.flops, "allocations": lambda row: row.allocations,
 }
-_NARROWEST, _MIDDLE, _WIDE = 80, 100, 120  # characters of a line
+NARROWEST, USUAL = 48, 80  # characters of a line
+MIDDLE, _WIDE = 100, 120
 _NAME = 24  # of them for the group's name, at least
 
 
@@ -103,7 +105,7 @@ def table(recorded: Recorded, sort_by: str, group_by: str, most: int, width: int
     found = rows(recorded.spans, group_by, sort_by)
     total = sum(row.time for row in found)
     return drawn(title_of(recorded, found),
-                 _grid(recorded, found, most, total, group_by, max(width, _NARROWEST)), width)
+                 _grid(recorded, found, most, total, group_by, width), width)
 
 
 def html(recorded: Recorded, most: int = 10) -> str:
@@ -138,18 +140,20 @@ def _grid(recorded: Recorded, found: Sequence[Row], most: int, total: float, gro
     if any(row.on_device for row in found):
         columns["GPU"] = lambda row: time_text(row.device)
     columns["%"] = lambda row: f"{100 * row.time / total if total else 0:.1f}"
-    if width >= _MIDDLE:
+    if width >= MIDDLE:
         columns["each"] = lambda row: time_text(row.time / row.calls)
-    if width >= _MIDDLE and any(row.launches for row in found):
+    if width >= MIDDLE and any(row.launches for row in found):
         columns["launches"] = lambda row: f"{row.launches:,}"
     if width >= _WIDE:
         columns["moved"] = lambda row: size_text(row.moved)
-    if width >= _MIDDLE:
+    if width >= MIDDLE:
         columns["B/s"] = lambda row: _rate(row.moved, row.time)
-    columns["% copy"] = lambda row: _share(row.moved, row.time, ceilings, "bytes_per_second")
-    if width >= _MIDDLE:
+    if width >= USUAL:
+        columns["% copy"] = lambda row: _share(row.moved, row.time, ceilings, "bytes_per_second")
+    if width >= MIDDLE:
         columns["FLOP/s"] = lambda row: _rate(row.flops, row.time)
-    columns["% gemm"] = lambda row: _share(row.flops, row.time, ceilings, "flops_per_second")
+    if width >= USUAL:
+        columns["% gemm"] = lambda row: _share(row.flops, row.time, ceilings, "flops_per_second")
     if width >= _WIDE and any(row.allocations for row in found):
         columns["blocks"] = lambda row: f"{row.allocations:,}" if row.allocations else "-"
         columns["reused"] = lambda row: (
@@ -168,7 +172,24 @@ def _grid(recorded: Recorded, found: Sequence[Row], most: int, total: float, gro
 
 def steps_of(spans: Sequence[Span]) -> int:
     """How many updates of optimizers there are."""
-    return sum(span.kind == "phase" and span.name == "update" for span in spans)
+    return sum(_ends_step(span) for span in spans)
+
+
+def times_by_step(spans: Sequence[Span], group_by: str = "op") -> dict[str, list[float]]:
+    """The time of each group's ops in every step; an update of an optimizer ends a step."""
+    ends = sorted(span.start + span.seconds for span in spans if _ends_step(span))
+    name = GROUPS[group_by]
+    found: dict[str, list[float]] = {}
+    for span, (host, device) in zip(spans, own_times(spans), strict=True):
+        step = bisect_left(ends, span.start)
+        if span.kind == "op" and step < len(ends):
+            times = found.setdefault(name(span), [0.0] * len(ends))
+            times[step] += host if span.device_seconds is None else device
+    return found
+
+
+def _ends_step(span: Span) -> bool:
+    return span.kind == "phase" and span.name == "update"
 
 
 def of_steps(spans: Sequence[Span]) -> str:
@@ -205,7 +226,7 @@ def drawn(title: str, grid: Table, width: int) -> str:
     """A title over a table, as text. Raises ModuleNotFoundError without rich."""
     from rich.console import Console
 
-    console = Console(file=StringIO(), width=max(width, _NARROWEST), highlight=False, markup=False,
+    console = Console(file=StringIO(), width=max(width, NARROWEST), highlight=False, markup=False,
                       emoji=False)
     console.print(brief(title), soft_wrap=True)
     console.print(grid)

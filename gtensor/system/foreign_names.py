@@ -415,12 +415,8 @@ SENTENCES: dict[str, dict[str, str]] = {
         "seed": "gt.manual_seed(0)",
         "initial_seed": (
             "gt.manual_seed(0) sets the seed, gt.random.get_state() reads the generator's state"),
-        "custom_vjp": (
-            "gt.op(name, cpu=..., gpu=..., backward=rule, tangent=None), see "
-            "docs/tutorials/own_op.md"),
-        "custom_jvp": (
-            "gt.op(name, cpu=..., gpu=..., backward=rule, tangent=rule), see "
-            "docs/tutorials/own_op.md"),
+        "custom_gradient": "@gt.custom_vjp, or a subclass of gt.autograd.Function",
+        "closure_convert": "gt.custom_vjp takes all tensors that have gradients as arguments",
         "scan": (
             "a loop of Python over x, whose outputs gt.stack joins; F.linear_scan and "
             "gt.cumulative_sum run linear recurrences in one op"),
@@ -878,7 +874,8 @@ SENTENCES: dict[str, dict[str, str]] = {
         "set_device": 'gt.set_default_device("cuda:1")', "stream": 'gt.stream("cuda")',
     },
     "gtensor.autograd": {
-        "Function": "gt.op(name, cpu=..., gpu=..., backward=rule) makes an op with its derivative",
+        "function": "gt.autograd.Function and gt.autograd.once_differentiable",
+        "FunctionCtx": "a gt.autograd.Function gets it as ctx",
         "Variable": "a Tensor itself: gt.tensor(x, requires_grad=True)",
         "backward": "loss.backward()",
         "functional": "gt.func, whose functions (jacobian, hessian, hvp, vjp, jvp) gt has, too",

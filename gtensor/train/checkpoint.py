@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gtensor import checkpoint
 from gtensor.checkpoint import CheckpointError, CheckpointMismatch
-from gtensor.nn.module import Module
-from gtensor.optim import EMA, Optimizer
 from gtensor.train.described import Described, described
 from gtensor.train.errors import UserError, told_to_user
 
 Checked = TypeVar("Checked")
 
 
-def save(path: Path, model: Module, optimizer: Optimizer, ema: EMA | None,
-         progress: dict[str, Any]) -> None:
-    """Model, optimizer, averages, random numbers and `progress` (JSON) in one file, atomically.
+def save(path: Path, parts: Mapping[str, Any], progress: dict[str, Any]) -> None:
+    """Model, optimizer and the like, random numbers and `progress` (JSON) in one file, atomically.
 
     Raises UserError if the disk is full or the folder cannot be written.
     """
     with told_to_user():
-        checkpoint.save(path, model=model, optimizer=optimizer, ema=ema, **progress)
+        checkpoint.save(path, **parts, **progress)
 
 
-def load(path: Path, model: Module, optimizer: Optimizer, ema: EMA | None,
-         check: Callable[[Described], Checked]) -> Checked:
-    """Put a checkpoint's state into model, optimizer, averages, random numbers.
+def load(path: Path, parts: Mapping[str, Any], check: Callable[[Described], Checked]) -> Checked:
+    """Put a checkpoint's state into the parts and the random numbers.
 
     Returns what `check` made of the checkpoint's description. Raises UserError, with nothing
     changed, if the file is not there, not whole, or of another model; or what `check` raises (a
     ValueError for what the description garbles).
     """
-    try:
+    with refusals_of(path):
         checked = check(described(path))
-        checkpoint.load(path, model=model, optimizer=optimizer, ema=ema)
+        checkpoint.load(path, **parts)
+    return checked
+
+
+@contextmanager
+def refusals_of(path: Path) -> Iterator[None]:
+    """Errors of a checkpoint that is read in the block become UserErrors."""
+    try:
+        yield
     except FileNotFoundError:
         raise UserError(f"there is no checkpoint {path} to resume from; train without --resume "
                         "first") from None
@@ -46,7 +51,6 @@ def load(path: Path, model: Module, optimizer: Optimizer, ema: EMA | None,
         raise _broken(error) from error
     except ValueError as error:
         raise _broken(f"{path} is not a whole checkpoint: {error}") from error
-    return checked
 
 
 def _broken(why: object) -> UserError:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,9 +21,8 @@ from gtensor.nn.module import Module
 from gtensor.system.documents import Facts
 from gtensor.train.errors import UserError
 
-if TYPE_CHECKING:
-    from gtensor.train.recipe import OptionsT, Recipe
-
+Recipe: TypeAlias = Any  # of train.recipe, which imports this
+OptionsT = TypeVar("OptionsT")
 ModuleT = TypeVar("ModuleT", bound=Module)
 Shapes = dict[str, tuple[int, ...]]
 MOST_LETTERS = 40  # of a recipe's name
@@ -35,7 +34,7 @@ class Described(NamedTuple):
     """A run as its checkpoint describes it.
 
     Attributes:
-        recipe: the name of its class, whatever it is.
+        recipe: the name of its class, whatever it is; empty for a network of the user's own.
         facts: all that the file says, to be read with the required types.
         shapes: of the model's tensors in the file.
     """
@@ -45,21 +44,30 @@ class Described(NamedTuple):
     facts: Facts
     shapes: Shapes
 
-    def options(self, kind: type[Recipe[OptionsT]], defaults: OptionsT) -> OptionsT:
-        """The options that describe the model. Raises ValueError, which does not name the file."""
+    def options(self, kind: Recipe, defaults: OptionsT) -> OptionsT:
+        """The options that describe the model of a kind of recipe; all others are the defaults.
+
+        Raises ValueError, which does not name the file.
+        """
+        options: Any = defaults
         found = self.facts.within("model_options")
         try:
-            return defaults.changed(**{
+            return options.changed(**{
                 name: found.text(name) if isinstance(getattr(defaults, name), str)
                 else found.whole(name) for name in kind.describing})
         except UserError as error:
             raise ValueError(str(error)) from error
 
     def model(self, make: Callable[[Any], ModuleT], options: Any) -> ModuleT:
-        """`make(options)`, a model of `options.layers` equal blocks named "blocks.0." and so on.
+        """`make(options)`, after `check`."""
+        self.check(make, options)
+        return make(options)
 
-        Raises CheckpointError, before it is made, unless the file's tensors are those of this
-        model. A model of one block tells, which is made only if the file has elements for it.
+    def check(self, make: Callable[[Any], Module], options: Any) -> None:
+        """Raise CheckpointError unless the file's tensors are those of `make(options)`.
+
+        That is a model of `options.layers` equal blocks named "blocks.0." and so on. One of a
+        single block tells, which is made only if the file has elements for it.
         """
         layers, width = options.layers, options.width
         elements = sum(map(prod, self.shapes.values()))
@@ -67,7 +75,6 @@ class Described(NamedTuple):
                 make(replace(options, layers=1)), layers):
             raise CheckpointError(f"{self.path} says that its model has {layers} layers of width "
                                   f"{width}; its tensors are those of another model")
-        return make(options)
 
 
 def _of_layers(model: Module, layers: int) -> Shapes:
@@ -83,15 +90,15 @@ def _of_layers(model: Module, layers: int) -> Shapes:
 
 
 def described(path: Path) -> Described:
-    """What a checkpoint of `gtensor train` says.
+    """What a trainer's checkpoint says.
 
     Raises FileNotFoundError, OSError if the file cannot be read, CheckpointError if it is broken,
-    none of `gtensor train`, or has weights or averages that are not finite; ValueError, which does
-    not name the file, for a recipe that is no text.
+    no trainer's, or has weights or averages that are not finite; ValueError, which does not name
+    the file, for a recipe that is no text.
     """
     with safe_open(path, "cpu") as file:
         said = progress_in(file)
-        if not isinstance(said, dict) or not {"recipe", "model_options"} <= said.keys():
+        if not isinstance(said, dict) or not {"recipe", "losses"} <= said.keys():
             raise CheckpointError(f"{path} is not a checkpoint of gtensor train")
         facts = Facts("its description", said)
         for part in description(file)["parts"].keys() & {"model", "ema"}:

@@ -17,10 +17,10 @@ from gtensor.data import ArrayDataset
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.models.denoiser import Denoiser, DenoiserConfig, noise_levels
 from gtensor.optim import EMA
-from gtensor.train.accounting import Account
 from gtensor.train.described import Described
 from gtensor.train.digits import Data, data
 from gtensor.train.pictures import image_grid
+from gtensor.train.progress import Captions
 from gtensor.train.recipe import Options, Recipe, option
 from gtensor.train.trainer import Trainer
 
@@ -45,10 +45,11 @@ class DiffusionOptions(Options):
 class Diffusion(Recipe[DiffusionOptions]):
     """Digits out of noise (EDM), their class given."""
 
-    title = "handwritten digits out of noise, 8 x 8 pixels (scikit-learn)"
-    score_name = "denoising loss"
-    loss_name = "denoising loss (weighted squared error, log scale)"
-    counted = "img"
+    options_type = DiffusionOptions
+    captions = Captions(
+        title="handwritten digits out of noise, 8 x 8 pixels (scikit-learn)",
+        loss="denoising loss (weighted squared error, log scale)", score="denoising loss",
+        counted="img")
     describing = ("layers", "width", "heads")
     ema_decay = 0.999
     warmup = 0.05
@@ -60,9 +61,13 @@ class Diffusion(Recipe[DiffusionOptions]):
     def dataset(self) -> ArrayDataset:
         return ArrayDataset(_scaled(self._data.train), self._data.train_labels)
 
-    def place(self, device: Any) -> None:
-        self.held_out = (tensor(_scaled(self._data.held_out), device=device),
-                         tensor(self._data.held_out_labels, device=device))
+    def held_out(self, device: Any) -> tuple[Tensor, ...]:
+        self._placed = (tensor(_scaled(self._data.held_out), device=device),
+                        tensor(self._data.held_out_labels, device=device))
+        return self._placed
+
+    def check_model(self, run: Described) -> None:
+        run.check(make_model, self.options)
 
     def model(self) -> Denoiser:
         return make_model(self.options)
@@ -74,21 +79,24 @@ class Diffusion(Recipe[DiffusionOptions]):
     def score(self, model: nn.Module) -> float:
         """The loss of the held-out images, each time with the same noise."""
         with random.seeded(self.options.seed):
-            return sum(self.loss(model, *self.held_out).item() for _ in range(_SCORED)) / _SCORED
+            return sum(self.loss(model, *self._placed).item() for _ in range(_SCORED)) / _SCORED
 
-    def after_epoch(self, trainer: Trainer, folder: Path) -> None:
+    def after_epoch(self, trainer: Trainer) -> None:
         """A grid of samples, from the same noise after each epoch."""
+        if trainer.folder is None or not trainer.leads:
+            return
         epoch = trainer.progress.epoch
         with trainer.averaged():
             images = draw(_denoiser(trainer.model), _ROWS * DIGITS, self.options.seed)
-        image_grid(folder / "samples" / f"epoch-{epoch:04}.png", _in_rows(images), _NAMES,
+        image_grid(trainer.folder / "samples" / f"epoch-{epoch:04}.png", _in_rows(images), _NAMES,
                    f"samples after epoch {epoch}")
 
-    def finish(self, trainer: Trainer, folder: Path, books: dict[str, Account]) -> Iterable[Any]:
-        """The way of one sample, and the memory of a step."""
-        with trainer.averaged():
-            film_strip(folder / "film.png", _denoiser(trainer.model), self.options.seed)
-        return super().finish(trainer, folder, books)
+    def after_run(self, trainer: Trainer) -> Iterable[Any]:
+        """The way of one sample."""
+        if trainer.folder is not None and trainer.leads:
+            with trainer.averaged():
+                film_strip(trainer.folder / "film.png", _denoiser(trainer.model), self.options.seed)
+        return ()
 
 
 _NAMES = [str(digit) for digit in range(DIGITS)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +13,9 @@ from gtensor.creation.new_tensors import tensor
 from gtensor.data import ArrayDataset
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
-from gtensor.train.accounting import Account, account, memory_table, size
+from gtensor.train.accounting import account, memory_table, size
 from gtensor.train.errors import require
+from gtensor.train.progress import Captions
 from gtensor.train.recipe import Options, Recipe, option
 from gtensor.train.trainer import Trainer
 
@@ -71,11 +71,11 @@ def model(norm: str = "inplace") -> nn.Module:
 class Digits(Recipe[DigitsOptions]):
     """Digits by their class."""
 
-    title = "handwritten digits, 8 x 8 pixels (scikit-learn)"
-    score_name = "accuracy"
-    score_is_loss = False
-    loss_name = "cross entropy (nats, log scale)"
-    counted = "img"
+    options_type = DigitsOptions
+    captions = Captions(
+        title="handwritten digits, 8 x 8 pixels (scikit-learn)",
+        loss="cross entropy (nats, log scale)", score="accuracy", score_is_loss=False,
+        shown="{:.2%}".format, counted="img")
     describing = ("norm",)
 
     def __init__(self, options: DigitsOptions, parts: Data | None = None) -> None:
@@ -85,9 +85,10 @@ class Digits(Recipe[DigitsOptions]):
     def dataset(self) -> ArrayDataset:
         return ArrayDataset(self._data.train, self._data.train_labels)
 
-    def place(self, device: Any) -> None:
-        self.held_out = (tensor(self._data.held_out, device=device),
-                         tensor(self._data.held_out_labels, device=device))
+    def held_out(self, device: Any) -> tuple[Tensor, ...]:
+        self._placed = (tensor(self._data.held_out, device=device),
+                        tensor(self._data.held_out_labels, device=device))
+        return self._placed
 
     def model(self) -> nn.Module:
         return model(self.options.norm)
@@ -98,28 +99,23 @@ class Digits(Recipe[DigitsOptions]):
 
     def score(self, model: nn.Module) -> float:
         """The share of held-out images whose class is predicted right."""
-        inputs, labels = self.held_out
+        inputs, labels = self._placed
         return (model(inputs).argmax(axis=1) == labels).sum().item() / labels.size
 
-    def shown(self, score: float) -> str:
-        return f"{score:.2%}"
-
-    def books(self, trainer: Trainer) -> dict[str, Account]:
-        """Of a step with the trained norm, and of the same model with each other one."""
-        found = {self.options.norm: account(trainer)}
+    def after_run(self, trainer: Trainer) -> Iterable[Any]:
+        """The memory of a step with the trained norm, and of the same model with each other one."""
+        if trainer.account is None:
+            return ()
+        found = {self.options.norm: trainer.account}
         for norm in NORMS:
             if norm not in found:
-                twin = Trainer(Digits(replace(self.options, norm=norm), self._data), trainer.comm)
+                twin = Digits(replace(self.options, norm=norm), self._data).trainer(trainer.comm)
                 twin.model.load_state_dict(trainer.model.state_dict())
                 with twin.device:
                     twin.step(*twin.first_batch())  # from now on the optimizer has its state
                     found[norm] = account(twin)
-        return found
-
-    def finish(self, trainer: Trainer, folder: Path, books: dict[str, Account]) -> Iterable[Any]:
-        """The memory of a step, and how much the norms in place save."""
-        inside, outside = (books[norm].most("saved") for norm in ("inplace", "abn"))
+        inside, outside = (found[norm].most("saved") for norm in ("inplace", "abn"))
         return [memory_table(
-            trainer, books, f" (--norm {self.options.norm} was trained)",
+            trainer, found, f" (--norm {self.options.norm} was trained)",
             f"Kept for backward: {size(inside)} with norms in place, {size(outside)} without "
             f"({inside / outside:.2f}x)")]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gtensor.system.files import brief
+from gtensor.system.installation import installation_of
 
 
 class UserError(Exception):
@@ -28,7 +29,7 @@ def require(module: str, package: str, what: str = "training") -> None:
 
     if importlib.util.find_spec(module) is None:
         raise UserError(f"{what} needs {package}, which is not installed; "
-                        "pip install 'gtensor[train]'")
+                        f"{installation_of('train')}")
 
 
 @contextmanager

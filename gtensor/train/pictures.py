@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from gtensor.train.errors import require
 from gtensor.train.files import write_atomically
-from gtensor.train.trainer import Trainer
+
+Trainer: TypeAlias = Any  # of train.trainer, which imports this
 
 
 def loss_curve(path: Path, trainer: Trainer) -> None:
@@ -19,35 +20,35 @@ def loss_curve(path: Path, trainer: Trainer) -> None:
 
     On an axis of its own on the right, unless it is the same loss.
     """
-    progress, recipe = trainer.progress, trainer.recipe
+    progress, captions = trainer.progress, trainer.captions
     figure, axes = _figure((8, 4.5))
     steps = np.arange(1, len(progress.losses) + 1)
     axes.plot(steps, progress.losses, color="#9fb8d9", linewidth=0.8,
               label="training loss, each step")
-    epochs = len(progress.scores)
-    if epochs:
-        size = len(progress.losses) // epochs
-        means = np.reshape(progress.losses[:size * epochs], (epochs, size)).mean(axis=1)
-        places = size * np.arange(1, epochs + 1)
-        axes.plot(places, means, color="#1f4e8c", marker="o", markersize=3,
+    if progress.ends:
+        means = [np.mean(progress.losses[progress.steps_of(i)]) for i in range(progress.epoch)]
+        axes.plot(progress.ends, means, color="#1f4e8c", marker="o", markersize=3,
                   label="training loss, mean of the epoch")
-        label = f"held-out {recipe.score_name}"
-        right = axes if recipe.score_is_loss else axes.twinx()
-        right.plot(places, progress.scores, color="#c8553d", marker="s", markersize=3, label=label)
+    if progress.scores:
+        label = f"held-out {captions.score}"
+        right = axes if captions.score_is_loss else axes.twinx()
+        right.plot(progress.ends, progress.scores, color="#c8553d", marker="s", markersize=3,
+                   label=label)
         if right is not axes:
             right.set_ylabel(label, color="#c8553d")
-            right.yaxis.set_major_formatter(lambda value, place: recipe.shown(value))
+            right.yaxis.set_major_formatter(lambda value, place: captions.shown(value))
             right.spines["top"].set_visible(False)
     figure.legend(*_handles(*figure.axes), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3,
                   frameon=False)  # below: curves lie anywhere within
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    for ticks in ("major", "minor") if high < 30 * low else ("major",):  # others have no room
-        getattr(axes.yaxis, f"set_{ticks}_formatter")(  # 3 and not 3 * 10**0
-            lambda value, place: f"{value:.3g}")
+    if min([*progress.losses, *progress.scores * captions.score_is_loss]) > 0:
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        for ticks in ("major", "minor") if high < 30 * low else ("major",):  # others have no room
+            getattr(axes.yaxis, f"set_{ticks}_formatter")(  # 3 and not 3 * 10**0
+                lambda value, place: f"{value:.3g}")
     axes.set_xlabel("step")
-    axes.set_ylabel(recipe.loss_name)
-    axes.set_title(recipe.title, loc="left")
+    axes.set_ylabel(captions.loss)
+    axes.set_title(captions.title, loc="left")
     _save(figure, path)
 
 

@@ -39,14 +39,18 @@ def sample(
             _write_text(run, prompt or "\n", count or _BYTES,
                         _TEMPERATURE if temperature is None else temperature, top_k, seed, device)
         elif run.recipe != "Diffusion":
-            raise UserError(f"{checkpoint} is of the recipe {run.recipe.lower()}; wanted one of "
-                            "text or diffusion")
+            what = (f"of the recipe {run.recipe.lower()}" if run.recipe else
+                    "of a network of one's own")
+            raise UserError(f"{checkpoint} is {what}; wanted one of text or diffusion")
         elif given:
             raise UserError(f"{', '.join(given)} given for images; wanted --count, --seed or --out")
         else:
             from gtensor.train.diffusion import write_samples
 
-            write_samples(run, count or _IMAGES, seed, device, out or Path("samples.png"))
+            out = out or Path("samples.png")
+            count = count or _IMAGES
+            write_samples(run, count, seed, device, out)
+            print(f"Wrote {count:,} image{'' if count == 1 else 's'}, seed {seed}, to {out}.")
     return 0
 
 

@@ -16,7 +16,9 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.models.gpt import GPT, GPTConfig
 from gtensor.nn import functional as F
 from gtensor.system.files import read_all
+from gtensor.train.described import Described
 from gtensor.train.errors import UserError
+from gtensor.train.progress import Captions
 from gtensor.train.recipe import Options, Recipe, option
 
 _MOST_BYTES = 1 << 30  # of a file
@@ -67,10 +69,7 @@ def read_files(paths: tuple[str, ...]) -> bytes:
 class Text(Recipe[TextOptions]):
     """The next byte of a text."""
 
-    title = "the next byte of a text"
-    score_name = "nats per byte"
-    loss_name = "cross entropy (nats per byte, log scale)"
-    counted = "bytes"
+    options_type = TextOptions
     describing = ("arch", "layers", "width", "heads", "length")
 
     def __init__(self, options: TextOptions, text: bytes | None = None) -> None:
@@ -78,7 +77,9 @@ class Text(Recipe[TextOptions]):
         if text is None:
             text = read_files(options.data) if options.data else python_topics()
         self._bytes = np.frombuffer(text, np.uint8)
-        self.each = options.length
+        self.captions = Captions(
+            title="the next byte of a text", loss="cross entropy (nats per byte, log scale)",
+            score="nats per byte", shown="{:.3f}".format, counted="bytes", each=options.length)
         self._cut = int(len(self._bytes) * (1 - _HELD_OUT))
         window = options.length + 1
         if self._cut < window or len(self._bytes) - self._cut < 2:
@@ -112,8 +113,8 @@ class Text(Recipe[TextOptions]):
             total += _cross_entropy(model, tensor(part, device=device)).item() * len(part)
         return total / len(windows)
 
-    def shown(self, score: float) -> str:
-        return f"{score:.3f}"
+    def check_model(self, run: Described) -> None:
+        run.check(make_model, self.options)
 
 
 def make_model(options: TextOptions) -> nn.Module:

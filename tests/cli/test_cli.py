@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 
@@ -68,6 +69,38 @@ def test_options_before_the_recipe_are_told_their_place(capsys):
     assert stop.value.code == 2
     assert "unrecognized arguments: --epochs; a recipe's options follow its name" in (
         capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("line", "wanted"), [
+    ("gtensor tr", {"train"}), ("gtensor train di", {"digits", "diffusion"}),
+    ("gtensor train mi", {"mine.py"}), ("gtensor train digits --ep", {"--epochs"}),
+    ("gtensor train digits --lr 3 --norm ", {"abn", "inplace"}),
+    ("gtensor train nothing --ep", set()), ("gtensor profile --by ph", {"phase"}),
+])
+def test_a_shell_completes_commands_recipes_and_their_options(tmp_path, line, wanted):
+    pytest.importorskip("argcomplete")
+    (tmp_path / "mine.py").write_bytes(b"")
+    (tmp_path / "found").write_bytes(b"")
+    command = [sys.executable, "-m", "gtensor"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env={
+        **os.environ, "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line,
+        "COMP_POINT": str(len(line)), "COMP_TYPE": "9",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "found")})
+    assert done.returncode == 0, done.stderr
+    assert {word.strip() for word in (tmp_path / "found").read_text().split("\n")} - {""} == wanted
+
+
+@pytest.mark.parametrize("columns", ["60", "72"])
+@pytest.mark.parametrize("command", [[], ["train"], ["sample"], ["launch"], ["memory"], ["profile"],
+                                     ["train", "digits"]])
+def test_help_fits_a_narrow_terminal(monkeypatch, capsys, columns, command):
+    monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(SystemExit):
+        main([*command, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 10
+    free = [line for line in lines if "gtensor" not in line and "[--" not in line]
+    assert max(map(len, free)) <= int(columns)  # of usages argparse breaks what it can
 
 
 def test_no_command_is_misuse_and_prints_the_help(capsys):

@@ -95,11 +95,13 @@ def test_saved_profiles_are_shown_and_compared(capsys):
         main(["profile", "--steps", steps, "--out", folder, "stepping.py"])
     capsys.readouterr()
     assert main(["profile", "--most", "1", "before"]) == 0
-    assert main(["profile", "--by", "phase", "after/profile.json"]) == 0
+    assert main(["profile", "after/profile.json", "--by", "phase"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("6 ops of 1 step took") and "5 more" in out and "update " in out
-    assert main(["profile", "--compare", "before", "after/profile.json"]) == 0
-    assert "1 > 3" in capsys.readouterr().out
+    for words in (["--compare", "before", "after/profile.json", "--by", "op"],
+                  ["before", "--most", "3", "after", "--compare"]):
+        assert main(["profile", *words]) == 0
+        assert "1 > 3" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
@@ -113,7 +115,7 @@ def test_saved_profiles_are_shown_and_compared(capsys):
     (["--steps", "9:9", "stepping.py"], "no op of gtensor ran in stepping.py after 9 updates of"),
     (["beside.py"], "no op of gtensor ran in beside.py, so there is no profile"),
     (["--compare", "a.json"], "a.json given; wanted two profiles, before and after"),
-    (["bad.json", "--by", "line"], "bad.json --by line given; wanted one file, and options in"),
+    (["bad.json", "b.json", "--by", "line"], "bad.json b.json given; wanted one file"),
     (["folder"], "folder is a folder without profile.json or __main__.py; wanted one of a profile"),
     (["--compare", "a.json", "b.json"], "there is no file a.json"),
     (["bad.json"], "bad.json is no profile, or a truncated one"),

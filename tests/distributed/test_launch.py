@@ -24,6 +24,7 @@ from gtensor.cli import main
 from gtensor.distributed import failing, keeper
 from gtensor.distributed import launch as launching
 from gtensor.distributed.environment import SECRET
+from gtensor.system.installation import installation_of
 
 HEAD = """
 import os, pathlib, signal, sys, threading, time
@@ -348,7 +349,7 @@ def test_without_mpi_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["launch", "-n", "2", "--", "python"]) == 1
-    assert "pip install 'gtensor[mpi]'" in capsys.readouterr().err
+    assert installation_of("mpi") in capsys.readouterr().err
 
 
 # -- training --------------------------------------------------------------------------------------
@@ -419,6 +420,35 @@ def test_the_memory_of_a_ranks_step_adds_up(tmp_path: Path) -> None:
     assert rows["gradients"][0] == pytest.approx(rows["parameters"][0], rel=0.02)
     inplace, abn = rows["saved"][1::2]
     assert abn - inplace == pytest.approx(256 * 32 * 8 * 8 * 4 / 1024, rel=0.02)
+
+
+def test_an_interrupt_of_one_rank_stops_all_after_the_same_step(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("""
+import signal, sys
+import numpy as np
+import gtensor as gt
+
+class Interrupt(gt.train.Callback):
+    def after_step(self, trainer):
+        if len(trainer.progress.losses) == 3 and trainer.comm.rank == 1:
+            signal.raise_signal(signal.SIGINT)
+
+net = gt.nn.Linear(2, 1)
+points = gt.data.ArrayDataset(np.ones((20, 2), np.float32))
+trainer = gt.train.Trainer(
+    net, gt.optim.SGD(net.parameters(), lr=0.1), lambda net, x: net(x).mean(), points,
+    batch_size=4, epochs=9, folder=sys.argv[1], callbacks=[Interrupt()])
+try:
+    trainer.fit()
+except gt.train.Interrupted:
+    print(f"rank {trainer.comm.rank}: {len(trainer.progress.losses)} steps")
+""")
+    done = launch("--", sys.executable, str(program), str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert {line for line in done.stdout.splitlines() if line.startswith("rank")} == {
+        "rank 0: 3 steps", "rank 1: 3 steps"}
+    assert done.stdout.count("Interrupted in epoch 1; saved to") == 1
 
 
 def test_ctrl_c_saves_once_and_fewer_ranks_go_on(tmp_path: Path) -> None:

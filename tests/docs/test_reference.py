@@ -47,6 +47,11 @@ def test_a_public_namespace_without_a_page_is_found(monkeypatch: pytest.MonkeyPa
         reference.namespaces.cache_clear()
 
 
+def test_the_example_of_a_namespace_stays_a_block_of_code() -> None:
+    page = next(page for page in reference.PAGES if page.title == "gt.data")
+    assert "\n\n    data = gt.data.ArrayDataset(images, labels)\n" in reference.markdown(page)
+
+
 def test_functions_come_before_classes_each_in_alphabetical_order() -> None:
     places = {"gt.profiler": ["profiler.range", "profiler.ranged", "profiler.Printer"],
               "gt.memory": ["memory.timeline", "memory.use", "memory.use_arena", "memory.Arena"],

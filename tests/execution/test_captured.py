@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -348,3 +349,13 @@ def test_a_value_outside_that_changes_is_noticed():
         for i in range(4):
             assert step(numbers(i)).tolist() == (numbers(i) * factor).tolist()
     assert len(step.programs) == 2
+
+
+def test_no_argument_and_no_result_is_kept():
+    step, kept = gt.capture(lambda x: x * 2), []
+    for i in range(4):
+        x = numbers(i)
+        y = step(x)
+        kept += [weakref.ref(x), weakref.ref(y)]
+        del x, y
+        assert not any(ref() is not None for ref in kept)

@@ -258,8 +258,8 @@ def reused_too_early() -> Context:
             if step.mask != 3:
                 right(ns, step, g)
                 return
-            step.give(0, ns.multiply(g, step.saved[1], out=_same(step.reuse(g), g)))
-            step.give(1, ns.multiply(g, step.saved[0]))
+            step.give(0, ns.multiply(g, step.saved[0], out=_same(step.reuse(g), g)))
+            step.give(1, ns.multiply(g, step.saved[1]))
         return rule
 
     def _same(buffer: Any, g: Any) -> Any:

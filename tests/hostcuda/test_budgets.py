@@ -19,7 +19,7 @@ from gtensor.hostcuda import Counters, configure, counters, reset_counters
 from gtensor.models import GPT, Denoiser, DenoiserConfig, GPTConfig
 from gtensor.nn import functional as F
 from gtensor.train import diffusion, digits, text
-from gtensor.train.trainer import Trainer
+from gtensor.train.callbacks import Callback
 
 pytestmark = pytest.mark.host_cuda
 WARM_UP = 2  # steps, in which the arena gets its memory and the optimizer its state
@@ -228,12 +228,14 @@ def test_recipe(recipe, options, budget):
         whole.held_out_labels[:1])
     found = []
 
-    def after_step(trainer: Trainer) -> bool:
-        found.append(counters())
-        reset_counters()
-        return len(found) == WARM_UP + 2
+    class Count(Callback):
+        def after_step(self, trainer: gt.train.Trainer) -> None:
+            found.append(counters())
+            reset_counters()
+            if len(found) == WARM_UP + 2:
+                trainer.stop("counted")
 
-    Trainer(recipe(options, data)).run(after_step, lambda trainer: None)
+    recipe(options, data).trainer().run_with([Count()])
     check(found[-1], found[-2])
     check(found[-1], budget)
 

@@ -183,11 +183,15 @@ def gradients(
     value_features: int | None = None, *, causal: bool = False, layout: str = "contiguous",
     key_lead: tuple[int, ...] | None = None, wanted: str = "qkv", scale: float = 0.25,
     mask: tuple[int, ...] | None = None, boolean: bool = True, p: float = 0.0,
-    mask_layout: str = "contiguous", kind: str = "halves",
+    mask_layout: str = "contiguous", kind: str = "halves", offset: float = 0.0,
 ) -> Case:
     """As `attention`, backward, of what forward would have kept; those of `wanted` are written.
 
     That of a mask alone ("m") starts with the numbers that the first launch would have left.
+
+    Args:
+        offset: of all values, in whose output the differences between them are rounded away. The
+            numbers are then those for a mask's gradient.
     """
     value_features = value_features or features
     dtypes, _, factor = KINDS[kind]
@@ -198,6 +202,7 @@ def gradients(
                   (*shared, keys, value_features))
         q, k, v, g = (_laid(normal(rng, shape, dtype), layout)
                       for shape in (*shapes, (*lead, length, value_features)))
+        v += np.asarray(offset, dtype)
         leaves = [exact(x).requires_grad_() for x in (q, k, v)]
         terms = Terms(rng, dtype, mask, boolean, p, (*lead, length, keys), mask_layout)
         scores = terms.scores(_scores(*leaves[:2], scale, causal))
@@ -217,7 +222,7 @@ def gradients(
         found = fused.gradient_plan(
             *((x.shape, x.strides) for x in (q, k, v, out, g, kept[0])),
             *((made[x].shape, made[x].strides) if x in made else None for x in "qkv"), causal,
-            terms.at(), dtype.itemsize)
+            terms.at(), dtype.itemsize, "m" in wanted or offset > 0)
         assert found is not None
         numbers = unwritten(found.numbers, np.dtype(np.float32))
         if wanted == "m":
@@ -344,6 +349,8 @@ CASES = [
               wanted="qkvm", key_lead=(1, 3), layout="side by side"),
     gradients("of-a-sum-of-queries", (2, 2), 70, 140, 16, mask=(2, 70, 1), boolean=False,
               wanted="m"),
+    gradients("of-a-sum-far-values", (2, 2), 70, 140, 16, mask=(2, 70, 140), boolean=False,
+              wanted="km", offset=64.0),
     gradients("of-a-number", (2,), 70, 70, 16, mask=(1, 1), boolean=False, wanted="m"),
     attention("largest-heads", (), 70, 75, 136, 256, causal=True),
     attention("largest-heads-sum-and-dropout", (2,), 20, 40, 200, mask=(2, 20, 40), boolean=False,

@@ -26,10 +26,14 @@ class KernelFault(Exception):
 
 
 class HostMachine:
-    """A child process that serves launches of the kernels of one text."""
+    """A child process that serves launches of the kernels of one text.
 
-    def __init__(self, executable: Path) -> None:
+    `fault` is the number of the one that a text of kernel_plants.py has there.
+    """
+
+    def __init__(self, executable: Path, fault: int = 0) -> None:
         self.executable = executable
+        self.fault = fault
         self.child: subprocess.Popen[bytes] | None = None
 
     def close(self) -> None:
@@ -114,7 +118,7 @@ class HostMachine:
         try:
             self.child = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                env=os.environ | OPTIONS,
+                env=os.environ | OPTIONS | {"GT_PLANTED": str(self.fault)},
             )
         except OSError:
             errors.close()

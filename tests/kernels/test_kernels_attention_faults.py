@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import kernel_plants
 import numpy as np
 import pytest
 from cases_attention import attention, gradients
 from cases_cached import attend
 from kernel_cases import DTYPES, Case
-from kernel_host import HostMachine, KernelFault, Toolchain, machine_text, write_back
+from kernel_host import HostMachine, KernelFault, Toolchain, write_back
+from kernel_plants import Plant
 from kernel_races import Recorder
 from kernel_toolchain import FIBERS, THREADS, Build
 
@@ -101,7 +102,11 @@ CASES = {
     FORWARD: _forward_cases("halves"),
     BACKWARD: _backward_cases("halves"),
     TERMS: _terms_cases("halves"),
-    TERMS_BACKWARD: _terms_backward_cases("halves"),
+    TERMS_BACKWARD: [
+        *_terms_backward_cases("halves"),
+        gradients("far-values", (), 40, 72, 8, mask=(40, 72), boolean=False, wanted="k",
+                  offset=64.0),
+    ],
     MASK: [
         gradients("sum", (2, 2), 20, 75, 8, 16, mask=(2, 1, 20, 75), boolean=False, wanted="m"),
         gradients("sum-of-keys", (2,), 70, 20, 8, mask=(1, 20), boolean=False, wanted="m"),
@@ -421,6 +426,18 @@ TERMS_BACKWARD_FAULTS = {
     "a sum of the key before": _terms_backward("value(word, group % 2)", "value(word, 0)"),
     "a sum of queries that were not turned": _terms_backward(
         "at(query + quarter * 8 + group,", "at(query + quarter + group,"),
+    "a delta that lacks what the output has lost": _terms_backward(
+        "known[m][half].delta += sum;", ""),
+    "a delta with what one lane's keys lack": _terms_backward(
+        "sum += __shfl_xor_sync(0xffffffffu, sum, 2);", ""),
+    "a delta with what the other half's rows lack": _terms_backward(
+        "lacking[m][e / 2] +=", "lacking[m][e % 2] +="),
+    "numbers of the rows eight before": _terms_backward(
+        "lane / 4 + half * 8] = known[m][half];", "lane / 4] = known[m][half];"),
+    "no numbers where no gradient of queries is wanted": _terms_backward(
+        "if (!dq && !of_mask)", "if (!dq)"),
+    "gradients of queries that are not wanted": _terms_backward(
+        "if (!dq) return;", "", "null pointer"),
 }
 
 
@@ -544,7 +561,7 @@ FLOAT_FAULTS = {
     "backward: no barrier before the next queries are read": _float_backward(
         _barrier(NEXT_QUERIES), "//", RACE, THREADS),
     "backward: queries overwritten while they are read": _float_backward(
-        "__syncwarp();  // the warp's queries", "//", RACE, THREADS),
+        "__syncwarp();  // the warp's queries", "{}", RACE, THREADS),
     "backward: a causal edge one too early": _float_backward(
         "causal ? begin + 1 :", "causal ? begin :"),
     "backward: a causal edge of keys one too late": _float_backward(
@@ -574,7 +591,7 @@ TF32_FAULTS = {
         "even_piece(tile, own, step * 2) + m * 16 * D", "even_piece(tile, own, step * 2)",
         file=TF32_BACKWARD),
     "backward: queries overwritten while they are read": Fault(
-        "__syncwarp();  // the warp's queries", "//", RACE, THREADS, TF32_BACKWARD),
+        "__syncwarp();  // the warp's queries", "{}", RACE, THREADS, TF32_BACKWARD),
 }
 
 
@@ -606,45 +623,40 @@ UNBROKEN = {f"{file}, {name}": Fault("", "", build=build, file=file)
             for file in KERNELS for name, build in (("fibers", FIBERS), ("threads", THREADS))}
 
 
+def _plant(fault: Fault) -> Plant:
+    text = TEXTS[fault.file]
+    assert fault.old in text, fault.old
+    return Plant(text, text.replace(fault.old, fault.new, 1), tuple(KERNELS[fault.file]),
+                 fault.build)
+
+
 @pytest.fixture(scope="module")
-def machines(toolchain: Toolchain) -> Iterator[Callable[[Fault], HostMachine]]:
+def machines(toolchain: Toolchain) -> Iterator[dict[Fault, HostMachine]]:
     """The machine of each fault, and of the text without one."""
-    for build in (FIBERS, THREADS):
-        toolchain.machine(build)
-
-    def make(fault: Fault) -> HostMachine:
-        text = TEXTS[fault.file]
-        assert fault.old in text, fault.old
-        text = machine_text(text.replace(fault.old, fault.new, 1), KERNELS[fault.file], fault.build)
-        return HostMachine(toolchain.executable(text, fault.build))
-
-    faults = [*ALL.values(), *UNBROKEN.values()]
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        made = dict(zip(faults, pool.map(make, faults), strict=True))
-    yield made.__getitem__
-    for machine in made.values():
-        machine.close()
+    with kernel_plants.machines(toolchain, {
+            fault: _plant(fault) for fault in (*ALL.values(), *UNBROKEN.values())}) as made:
+        yield made
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_fault_is_caught(name: str, machines: Callable[[Fault], HostMachine]) -> None:
+def test_fault_is_caught(name: str, machines: dict[Fault, HostMachine]) -> None:
     fault = ALL[name]
     if fault.caught_by == NAN:
         with pytest.raises(AssertionError, match="nan"):
-            _run(fault, machines(fault))
+            _run(fault, machines[fault])
     elif isinstance(fault.caught_by, str):
         with pytest.raises(KernelFault, match=fault.caught_by):
-            _run(fault, machines(fault))
+            _run(fault, machines[fault])
     else:
         with pytest.raises(fault.caught_by):
-            _run(fault, machines(fault))
+            _run(fault, machines[fault])
 
 
 @pytest.mark.parametrize("build", UNBROKEN)
 def test_the_unbroken_kernel_passes(
-    build: str, machines: Callable[[Fault], HostMachine]
+    build: str, machines: dict[Fault, HostMachine]
 ) -> None:
-    _run(UNBROKEN[build], machines(UNBROKEN[build]))
+    _run(UNBROKEN[build], machines[UNBROKEN[build]])
 
 
 def test_the_cases_launch_the_kernels_that_are_broken() -> None:

@@ -1,8 +1,8 @@
 """Every kernel through NVRTC, for every architecture and dtype, without warnings or spills.
 
 No GPU and no driver is needed. The options are those that the loader and CuPy pass. Every time:
-float32 for all architectures (elementwise kernels: for three) and all dtypes for one; the other
-pairs are `slow`.
+float32 for the oldest architecture that a text serves and for the newest one, and all dtypes for
+the one of the GPU that we are lent; the other pairs are `slow`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,22 @@ MOST_REGISTERS = 128  # of a kernel that states none: two blocks of 256 threads
 REGISTERS = 1 << 16  # of a multiprocessor
 
 
-def instances(every: tuple[int, ...]) -> list[Any]:
-    """Dtypes and architectures: all dtypes for LENT, float32 for those of `every`; others slow."""
+def pairs(dtypes: tuple[str, ...], oldest: int) -> list[tuple[str, int, list[Any]]]:
+    """Dtypes and architectures, marked `slow` but for float32 on the oldest and the newest one,
+    and all dtypes on LENT; bfloat16 takes the place of float32 where there is none.
+    """
+    served = [each for each in ARCHITECTURES if each >= oldest]
+    single = "float32" if "float32" in dtypes else "bfloat16"
     return [
-        pytest.param(dtype, architecture, id=f"{dtype}-{architecture}", marks=marks)
-        for architecture in ARCHITECTURES for dtype in kernels.C_TYPES
-        for marks in [[] if architecture == LENT or (dtype == "float32" and architecture in every)
-                      else [pytest.mark.slow]]
+        (dtype, architecture, [] if architecture == LENT or (
+            dtype == single and architecture in (served[0], served[-1])) else [pytest.mark.slow])
+        for architecture in served for dtype in dtypes
     ]
+
+
+def instances() -> list[Any]:
+    return [pytest.param(dtype, architecture, id=f"{dtype}-{architecture}", marks=marks)
+            for dtype, architecture, marks in pairs(tuple(kernels.C_TYPES), ARCHITECTURES[0])]
 
 
 def check(
@@ -62,15 +70,10 @@ def check(
 
 
 def file_instances() -> list[Any]:
-    """As `instances` for every file; where it has no float32, its first dtype takes the place."""
     return [
         pytest.param(file, dtype, architecture, id=f"{dtype}-{architecture}-{file}", marks=marks)
-        for architecture in ARCHITECTURES for file in kernels.files()
-        if architecture >= kernels.architecture(file)
-        for dtype in kernels.dtypes(file)
-        for marks in [[] if architecture == LENT or dtype == "float32" or (
-            "float32" not in kernels.dtypes(file) and dtype == kernels.dtypes(file)[0])
-            else [pytest.mark.slow]]
+        for file in kernels.files()
+        for dtype, architecture, marks in pairs(kernels.dtypes(file), kernels.architecture(file))
     ]
 
 
@@ -148,7 +151,7 @@ def _own_bodies() -> list[Elementwise]:
 BODIES = _own_bodies()  # now: other tests register bodies of users' ops, right and wrong ones
 
 
-@pytest.mark.parametrize(("dtype", "architecture"), instances((75, 90, 120)))
+@pytest.mark.parametrize(("dtype", "architecture"), instances())
 def test_elementwise_bodies_compile(dtype: str, architecture: int, compiler: Compiler) -> None:
     names = list(dict.fromkeys(
         element_name(index, body, dtype) for index, body in enumerate(BODIES)
@@ -158,7 +161,7 @@ def test_elementwise_bodies_compile(dtype: str, architecture: int, compiler: Com
     check(compiler.text(text, names, architecture), len(names), stack_bytes=40)
 
 
-@pytest.mark.parametrize(("dtype", "architecture"), instances((75, 90, 120)))
+@pytest.mark.parametrize(("dtype", "architecture"), instances())
 def test_kernels_over_many_tensors_compile(
     dtype: str, architecture: int, compiler: Compiler
 ) -> None:

@@ -8,12 +8,13 @@ one is no more than a launch that takes too long.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import kernel_plants
 import numpy as np
 import pytest
 from kernel_host import HostMachine, KernelFault, Toolchain, machine_text
+from kernel_plants import Plant
 from kernel_samples import ATOMICS, VECTORS, WARPS
 from kernel_toolchain import FIBERS, THREADS, Build
 
@@ -112,22 +113,16 @@ CHANGES: dict[str, tuple[str, str]] = {
 }
 
 
+def _plant(name: str) -> Plant:
+    text, kernel, _, build, _ = FAULTS[name]
+    return Plant(text, _replaced(text, *CHANGES.get(name, ("", ""))), (kernel,), build)
+
+
 @pytest.fixture(scope="module")
 def machines(toolchain: Toolchain) -> Iterator[dict[str, HostMachine]]:
     """The machine of each fault."""
-    for build in (FIBERS, THREADS):
-        toolchain.machine(build)
-
-    def make(name: str) -> HostMachine:
-        text, kernel, _, build, _ = FAULTS[name]
-        text = _replaced(text, *CHANGES.get(name, ("", "")))
-        return HostMachine(toolchain.executable(machine_text(text, [kernel], build), build))
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        made = dict(zip(FAULTS, pool.map(make, FAULTS), strict=True))
-    yield made
-    for machine in made.values():
-        machine.close()
+    with kernel_plants.machines(toolchain, {name: _plant(name) for name in FAULTS}) as made:
+        yield made
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -8,15 +8,16 @@ the values; addresses by the sanitizers; what CUDA leaves undefined by the heade
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import kernel_plants
 import numpy as np
 import pytest
 from kernel_cases import DTYPES
-from kernel_host import HostMachine, KernelFault, Toolchain, machine_text
+from kernel_host import HostMachine, KernelFault, Toolchain
 from kernel_mma import FUNCTIONS, PRODUCT, check_product, inlined
+from kernel_plants import Plant
 from kernel_toolchain import FIBERS, THREADS, Build
 
 RACE = "ThreadSanitizer: data race"
@@ -34,6 +35,7 @@ class Fault:
     text: str = PRODUCT
 
 
+PREFETCH = "if (inner + 32 < k) fetch(stage ^ 1, inner + 32);"
 BARRIER = "__syncthreads();  // the tiles are there; the other ones are read no more"
 FAULTS = {
     "a missing wait": Fault("copies.wait<0>();\n    __syncthreads", "__syncthreads",
@@ -55,8 +57,7 @@ FAULTS = {
     "a prefetch into the stage in use": Fault("fetch(stage ^ 1, inner + 32)",
                                               "fetch(stage, inner + 32)", NAN),
     "a prefetch before the barrier": Fault(
-        BARRIER, "if (inner + 32 < k) fetch(stage ^ 1, inner + 32); __syncthreads(); if (false)",
-        RACE, THREADS),
+        f"{BARRIER}\n    {PREFETCH}", f"{PREFETCH}\n    __syncthreads();", RACE, THREADS),
     "a fragment's row is another one": Fault("a_tile + lane % 16 * 32", "a_tile + lane % 8 * 32",
                                              AssertionError),
     "a fragment's columns are others": Fault("lane / 16 * 8);\n      gt_load_fragment_tr",
@@ -129,25 +130,21 @@ def _run(fault: Fault, machine: HostMachine) -> None:
         _functions(machine)
 
 
+NAMES = {PRODUCT: ("product<__half>",), FUNCTIONS: ("loads", "products_tf32", "pairs<__half>")}
+
+
+def _plant(fault: Fault) -> Plant:
+    assert fault.old in fault.text
+    broken = fault.text.replace(fault.old, fault.new, 1)
+    return Plant(inlined(fault.text), inlined(broken), NAMES[fault.text], fault.build)
+
+
 @pytest.fixture(scope="module")
-def machines(toolchain: Toolchain) -> Iterator[Callable[[Fault], HostMachine]]:
+def machines(toolchain: Toolchain) -> Iterator[dict[Fault, HostMachine]]:
     """The machine of each fault, and of each text without one."""
-    for build in (FIBERS, THREADS):
-        toolchain.machine(build)
-    names = {PRODUCT: ["product<__half>"], FUNCTIONS: ["loads", "products_tf32", "pairs<__half>"]}
-
-    def make(fault: Fault) -> HostMachine:
-        assert fault.old in fault.text
-        text = inlined(fault.text.replace(fault.old, fault.new, 1))
-        return HostMachine(toolchain.executable(
-            machine_text(text, names[fault.text], fault.build), fault.build))
-
-    faults = [*FAULTS.values(), *UNBROKEN]
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        made = dict(zip(faults, pool.map(make, faults), strict=True))
-    yield made.__getitem__
-    for machine in made.values():
-        machine.close()
+    with kernel_plants.machines(toolchain, {
+            fault: _plant(fault) for fault in (*FAULTS.values(), *UNBROKEN)}) as made:
+        yield made
 
 
 UNBROKEN = [Fault("", "", "", build, text) for text in (PRODUCT, FUNCTIONS)
@@ -155,9 +152,9 @@ UNBROKEN = [Fault("", "", "", build, text) for text in (PRODUCT, FUNCTIONS)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_caught(name: str, machines: Callable[[Fault], HostMachine]) -> None:
+def test_fault_is_caught(name: str, machines: dict[Fault, HostMachine]) -> None:
     fault = FAULTS[name]
-    machine = machines(fault)
+    machine = machines[fault]
     if fault.caught_by == NAN:
         with pytest.raises(AssertionError, match="nan"):
             _run(fault, machine)
@@ -172,6 +169,6 @@ def test_fault_is_caught(name: str, machines: Callable[[Fault], HostMachine]) ->
 @pytest.mark.parametrize("fault", UNBROKEN, ids=["product", "product, raced", "functions",
                                                  "functions, raced"])
 def test_the_unbroken_text_passes(
-    fault: Fault, machines: Callable[[Fault], HostMachine]
+    fault: Fault, machines: dict[Fault, HostMachine]
 ) -> None:
-    _run(fault, machines(fault))
+    _run(fault, machines[fault])

@@ -140,7 +140,7 @@ def test_attention_backward_uses_tensor_cores(
         assert found["HMMA"] == 32 * products and found["LDSM"] == loads[size]
         assert found["BAR"] == 2 * twice
         delta = 1400 if "queries_256" in name else 0  # before the loop, of twice as many pieces
-        assert sum(found.values()) <= (4000 if terms else 3000) * twice + delta
+        assert sum(found.values()) <= (4100 if terms else 3000) * twice + delta
         assert "STG.E.128" in code and ("LDG.E.128" in code or "keys" in name and not terms)
 
 

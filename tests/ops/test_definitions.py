@@ -270,6 +270,38 @@ def test_a_missing_rule_fails_at_registration(missing: str) -> None:
     assert "own_incomplete" not in registry
 
 
+def test_all_missing_rules_are_named_at_once() -> None:
+    with pytest.raises(TypeError, match="op 'own_incomplete' has no gpu, no backward, no tangent "
+                       "and no samples; give each of them, or None on purpose"):
+        gt.op("own_incomplete", cpu=lambda x, out=None: x)
+    assert "own_incomplete" not in registry
+
+
+@pytest.mark.parametrize("takes", [None, "b"])
+def test_saved_values_have_the_written_order_and_names(
+    own_op: Callable[..., Op], takes: str | None
+) -> None:
+    seen: list[Any] = []
+
+    def backward(ns: Any, step: Any, g: Any) -> None:
+        out, b, index = step.saved
+        assert step.saved.out is out and step.saved.b is b and step.saved.index is index
+        seen.append((type(out), step.take(b) is not None))
+        step.give(1, ns.multiply(g, index))
+        with pytest.raises(AttributeError, match=r"saved\.a was read, .* saves out, b, index"):
+            _ = step.saved.a
+
+    product = own_op(
+        "own_product", cpu=lambda a, b, index, out=None: np.multiply(b, index, out=out), gpu=None,
+        backward=backward, tangent=None, samples=None, saves={"b": "out b index"}, takes=takes)
+    b = gt.full((3,), 2.0).requires_grad_()
+    for graph in (False, True):
+        product(gt.ones(3), b * 1, gt.full((3,), 5.0)).sum().backward(create_graph=graph)
+    assert b.grad is not None
+    np.testing.assert_array_equal(b.grad.numpy(), 10.0)
+    assert seen == [(np.ndarray, takes == "b"), (gt.Tensor, False)]
+
+
 WRONG_ARGUMENTS = {
     "backward rule": {"backward": lambda ns, g: None, "tangent": None},
     "backward rule of none": {"backward": lambda: None, "tangent": None},

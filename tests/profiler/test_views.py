@@ -12,7 +12,7 @@ from gtensor.profiler import Profile, ProfileError, Span, compare
 from gtensor.profiler.comparison import changes
 from gtensor.profiler.pictures import _boxes
 from gtensor.profiler.spans import Recorded
-from gtensor.profiler.table import own_times, rows
+from gtensor.profiler.table import own_times, rows, times_by_step
 
 MACHINE = {"device": "cuda:0", "name": "a <b>GPU</b>", "ceilings": {
     "bytes_per_second": 1e9, "flops_per_second": 1e10}}
@@ -80,6 +80,8 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(given, monkeypatch
     lines = given.table(group_by="module").splitlines()
     assert any(line.startswith(" (outside modules) ") for line in lines)
     assert max(map(len, lines[1:])) <= 80 and "% copy" in lines[2]
+    monkeypatch.setenv("COLUMNS", "50")
+    assert max(map(len, given.table(group_by="module").splitlines()[1:])) <= 50
 
 
 def test_time_within_an_op_is_not_counted_twice():
@@ -124,6 +126,36 @@ def test_what_changed():
     assert "2.50x" in text and "gone" in text and "new" in text and "1.81x" in text
     with pytest.raises(ValueError, match="group_by"):
         compare(before, after, group_by="size")
+
+
+def stepping(*steps):
+    """A profile with an op of each of these times in a step, and an op that always takes 1 s."""
+    spans, at = [], 0.0
+    for seconds in steps:
+        spans += [span("changing", at, seconds), span("steady", at + seconds, 1.0),
+                  span("update", at + seconds + 1, 0.5, kind="phase", phase="")]
+        spans.append(span("adam", at + seconds + 1.1, 0.1, phase="update",
+                          parent=len(spans) - 1))
+        at += seconds + 2
+    return profile(*spans, span("after", at, 9.0))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_noise_is_the_ratio_of_a_step_and_first_calls_are_marked(columns):
+    before, after = stepping(100, 2, 3, 4, 5), stepping(1, 2, 3, 4, 5)
+    assert times_by_step(before.spans)["changing forward"] == [100, 2, 3, 4, 5]
+    assert "after forward" not in times_by_step(before.spans)  # no step ends it
+    lines = compare(before, after, width=columns).splitlines()
+    assert max(map(len, lines[1:-1])) <= columns
+    changing = next(line for line in lines if "changing" in line)
+    steady = next(line for line in lines if "steady" in line)
+    assert "114 s *" in changing and "15 s " in changing and "15 s *" not in changing
+    assert ("0.40x-1.33x" in changing) == ("1.00x-1.00x" in steady) == (columns >= 80)
+    assert "*" not in steady and lines[-1].startswith("* the first step took more than three times")
+
+
+def test_few_steps_have_no_quartiles():
+    assert "a step" not in compare(stepping(9, 1, 1), stepping(1, 1, 1), width=120)
 
 
 # -- traces ----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ladder_command import main
 
 
 @pytest.mark.parametrize(("part", "ladders"), [
-    ("chain", 2), ("saves", 2), ("small", 3),
+    ("chain", 2), ("saves", 2), ("own", 1), ("small", 3),
     pytest.param("large", 2 * len(ladder_overhead.LARGE_OPS), marks=pytest.mark.slow),
 ])
 def test_a_part_runs_and_judges(

@@ -13,7 +13,6 @@ from gtensor import settings
 from gtensor.train import diffusion, digits, text
 from gtensor.train.accounting import account
 from gtensor.train.recipe import Recipe
-from gtensor.train.trainer import Trainer
 
 
 def recipe_of(name: str) -> Recipe[Any]:
@@ -35,7 +34,7 @@ def test_workspaces_and_averages_are_in_the_account(name: str) -> None:
     with settings.override(arena_min_bytes=0):
         gc.collect()
         others = gt.memory.stats("cpu").allocated
-        trainer = Trainer(recipe_of(name))
+        trainer = recipe_of(name).trainer()
         for _ in range(2):
             trainer.step(*trainer.first_batch())
         trainer.optimizer.zero_grad()

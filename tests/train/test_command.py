@@ -18,6 +18,7 @@ from safetensors import safe_open
 
 from gtensor.cli import main
 from gtensor.settings import settings
+from gtensor.system.installation import installation_of
 from gtensor.train import digits, trainer
 from gtensor.train.digits import NORMS, Data
 
@@ -41,7 +42,7 @@ def untrained(folder):
     """A checkpoint of such a run before its first step."""
     path = folder / "checkpoint.safetensors"
     options = digits.DigitsOptions(epochs=3, batch_size=16)
-    trainer.Trainer(digits.Digits(options)).save(path)
+    digits.Digits(options).trainer().save(path)
     return path
 
 
@@ -101,6 +102,95 @@ def test_the_table_names_where_memory_went(tmp_path, capsys, monkeypatch):
     for word in ("parameters", "gradients", "optimizer", "saved", "workspace", "temporary", "peak",
                  "served from cache", "img/s", "Held-out accuracy"):
         assert word in out
+
+
+def test_a_narrow_terminal_gets_a_table_of_whole_names(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    assert train(tmp_path, "--epochs", "1") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines if line.startswith(("│", "┃", "epoch"))) <= 50
+    for word in ("parameters", "temporary", "peak of the step", "served from cache", "at most"):
+        assert any(word in line for line in lines)
+    assert "after 1 epoch," in lines[-2]
+
+
+def test_the_recipe_of_a_file_is_trained_and_resumed_for_longer(tmp_path, capsys, monkeypatch):
+    """Options come from the checkpoint; the learning rate is that of the longer run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(RECIPE)
+    assert main(["train", "mine.py", "--hidden", "3", "--epochs", "1", "--clip", "0.5", "--no-bias",
+                 "--name", "one"]) == 0
+    assert "Held-out loss" in capsys.readouterr().out
+    assert main(["train", "mine.py", "--resume", "--epochs", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "Resumed after 5 steps, in epoch 2 of 2. It was a run of 1 epoch; from here on" in out
+    assert "after 2 epochs," in out
+    with safe_open(tmp_path / "runs/mine/checkpoint.safetensors", framework="numpy") as file:
+        assert file.get_tensor("model.0.weight").shape == (3, 2)
+        assert "model.2.bias" not in {*file.keys()}
+    options = progress(tmp_path / "runs/mine")["options"]
+    assert options["clip"] == 0.5 and options["name"] == "one" and options["scale"] == 2
+    assert main(["train", "mine.py", "--resume"]) == 0
+    assert "Nothing was left to train in a run of 2 epochs" in capsys.readouterr().out
+    for more, told in ((["--epochs", "1"], "which are more than --epochs 1; wanted 2 or more"),
+                       (["--hidden", "4"], "was made with --hidden 3; resume with the same"),
+                       (["--bias"], "was made with --bias False; resume with the same")):
+        assert main(["train", "mine.py", "--resume", *more]) == 1
+        assert told in capsys.readouterr().err
+    assert main(["sample", "runs/mine/checkpoint.safetensors"]) == 1
+    assert "is of the recipe mine; wanted one of text or diffusion" in capsys.readouterr().err
+
+
+RECIPE = """
+from dataclasses import dataclass
+
+import numpy as np
+
+import gtensor as gt
+from gtensor.train import Options, Recipe, option
+
+
+@dataclass(frozen=True)
+class MineOptions(Options):
+    batch_size: int = option(4, "points per step", positive=True)
+    hidden: int = option(8, "hidden units", positive=True)
+    bias: bool = True
+    name: str | None = None
+    scale: float = 2.0
+
+
+class Mine(Recipe[MineOptions]):
+    options_type = MineOptions
+
+    def dataset(self):
+        points = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+        return gt.data.ArrayDataset(points, points.sum(axis=1, keepdims=True))
+
+    def held_out(self, device):
+        return self.dataset()
+
+    def model(self):
+        hidden = self.options.hidden
+        return gt.nn.Sequential(gt.nn.Linear(2, hidden), gt.nn.GELU(), gt.nn.Linear(
+            hidden, 1, bias=self.options.bias))
+
+    def loss(self, model, points, sums):
+        return ((model(points) - sums)**2).mean()
+"""
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    (None, "there is no file mine.py; wanted a Python file with a recipe"),
+    ("x = 1", "mine.py defines the recipes none; wanted one subclass of gt.train.Recipe"),
+    (RECIPE + "\n\nclass Other(Mine):\n    pass\n", "mine.py defines the recipes Mine, Other;"),
+])
+def test_a_file_without_one_recipe_is_refused(tmp_path, capsys, monkeypatch, text, told):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "mine.py").write_text(text)
+    assert main(["train", "mine.py"]) == 1
+    err = capsys.readouterr().err
+    assert told in err and err.count("\n") == 1 and not (tmp_path / "runs").exists()
 
 
 def sizes(line):
@@ -174,7 +264,8 @@ def test_a_full_disk_keeps_the_checkpoint_of_the_last_epoch(tmp_path, monkeypatc
 
 def test_a_second_training_into_a_folder_stops_until_the_first_is_dead(tmp_path, capsys):
     first = subprocess.Popen([sys.executable, "-m", "gtensor", "train", "digits", "--epochs",
-                              "100000", "--quiet", "--out", str(tmp_path)])
+                              "100000", "--batch-size", "16", "--quiet", "--out",
+                              str(tmp_path)])
     try:
         end = time.monotonic() + 600
         while not (tmp_path / "checkpoint.safetensors").exists() and time.monotonic() < end:
@@ -231,7 +322,7 @@ def test_a_missing_package_is_named_with_its_command(tmp_path, monkeypatch, caps
                         lambda name, *rest: None if name == module else found(name, *rest))
     monkeypatch.setattr(digits, "data", digits_data)
     assert train(tmp_path, "--quiet") == 1
-    assert "pip install 'gtensor[train]'" in capsys.readouterr().err
+    assert f"which is not installed; {installation_of('train')}" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
 
 

@@ -64,12 +64,13 @@ def test_pictures_do_not_change_the_training(run, tmp_path, monkeypatch):
     assert (tmp_path / "metrics.csv").read_bytes() == (run / "metrics.csv").read_bytes()
 
 
-def test_samples_of_a_checkpoint_are_those_of_the_averaged_weights(run, tmp_path):
+def test_samples_of_a_checkpoint_are_those_of_the_averaged_weights(run, tmp_path, capsys):
     """The first rows of the last epoch's grid, drawn with the same seed."""
     path = str(run / "checkpoint.safetensors")
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         out = str(tmp_path / f"{name}.png")
         assert main(["sample", path, "--count", "13", "--seed", str(seed), "--out", out]) == 0
+        assert capsys.readouterr().out == f"Wrote 13 images, seed {seed}, to {out}.\n"
     a, b, c = ((tmp_path / f"{name}.png").read_bytes() for name in "abc")
     assert a.startswith(b"\x89PNG") and a == b != c
     run = described(Path(path))
@@ -90,9 +91,9 @@ def test_a_gpu_trains_as_the_cpu_does():
                        whole.held_out_labels[:4])
     found = []
     for device in ("cuda", "cpu"):
-        trainer = Trainer(diffusion.Diffusion(diffusion.DiffusionOptions(
-            epochs=1, batch_size=8, layers=1, width=8, heads=2, device=device), part))
-        assert trainer.run(lambda trainer: False, lambda trainer: None)
+        trainer = diffusion.Diffusion(diffusion.DiffusionOptions(
+            epochs=1, batch_size=8, layers=1, width=8, heads=2, device=device), part).trainer()
+        assert trainer.run()
         found.append(trainer.progress.losses + trainer.progress.scores)
     assert len(found[0]) == 3 and found[0] == pytest.approx(found[1], rel=1e-4)
 

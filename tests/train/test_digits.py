@@ -17,10 +17,10 @@ import gtensor as gt
 from gtensor import settings
 from gtensor.train import digits
 from gtensor.train.accounting import account
+from gtensor.train.callbacks import Callback
 from gtensor.train.digits import Data, Digits, DigitsOptions
 from gtensor.train.errors import UserError
 from gtensor.train.files import write_atomically
-from gtensor.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +30,22 @@ def data():
 
 @pytest.fixture
 def small(data):
-    """A Trainer of a few batches of the real data."""
+    """A trainer of a few batches of the real data."""
     part = Data(data.train[:160], data.held_out[:40], data.train_labels[:160],
                 data.held_out_labels[:40])
     options = DigitsOptions(epochs=3)
-    return lambda **changes: Trainer(Digits(options.changed(**changes), part))
+    return lambda **changes: Digits(options.changed(**changes), part).trainer()
+
+
+class StopAfter(Callback):
+    """Stops a run after so many steps in all."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def after_step(self, trainer):
+        if len(trainer.progress.losses) == self.steps:
+            trainer.stop("enough")
 
 
 def run(*arguments, **options):
@@ -65,13 +76,14 @@ def test_the_split_is_stratified_and_whole(data):
 @pytest.mark.parametrize("stop_after", [1, 3, 4])
 def test_resumed_losses_are_identical(small, tmp_path, stop_after):
     whole = small()
-    assert whole.run(lambda t: False, lambda t: None)
+    assert whole.run()
     first = small()
-    assert not first.run(lambda t: len(t.progress.losses) == stop_after, lambda t: None)
+    first.callbacks.append(StopAfter(stop_after))
+    assert not first.run() and first.stopped == "enough"
     first.save(tmp_path / "c.safetensors")
     second = small(seed=0)
     second.resume(tmp_path / "c.safetensors")
-    assert second.run(lambda t: False, lambda t: None)
+    assert second.run()
     assert second.progress.losses == whole.progress.losses
     assert second.progress.scores == whole.progress.scores
 
@@ -94,7 +106,7 @@ def test_every_byte_of_a_step_has_a_category(small, monkeypatch, goes):
         trainer = small(epochs=1)
         others = [small(epochs=1)]  # whose memory is none of the step's
         rest = sum(t.nbytes for t in (
-            *others[0].model.state_dict().values(), *others[0].recipe.held_out))
+            *others[0].model.state_dict().values(), *others[0].held_out))
         trainer.step(*trainer.first_batch())
         before = gt.memory.stats().allocated
         if goes:  # as garbage does
@@ -107,7 +119,7 @@ def test_every_byte_of_a_step_has_a_category(small, monkeypatch, goes):
     gradients = sum(p.nbytes for p in trainer.model.parameters())
     assert gradients <= books.most("gradients") <= gradients + 64 * 12 + 4096
     assert books.at_peak("parameters") == sum(-(-nbytes // 64) * 64 for nbytes in parameters)
-    assert books.at_peak("data") >= sum(t.nbytes for t in trainer.recipe.held_out)
+    assert books.at_peak("data") >= sum(t.nbytes for t in trainer.held_out)
     assert books.most("saved") > books.most("gradients") and books.most("workspace") > 0
     assert books.most("earlier") == 0 and books.totals[0] <= before - rest
     assert all(min(row) >= 0 for row in books.bytes.values())
@@ -168,13 +180,13 @@ def test_a_truncated_checkpoint_is_named_and_changes_nothing(small, tmp_path):
 
 def test_a_checkpoint_of_other_options_is_refused(small, tmp_path):
     small().save(tmp_path / "c")
-    with pytest.raises(UserError, match="--lr 0.004"):
+    with pytest.raises(UserError, match="made with lr 0.004; this run has 1.0"):
         small(lr=1.0).resume(tmp_path / "c")
 
 
-def test_a_checkpoint_of_another_model_is_refused(small, tmp_path):
+def test_a_checkpoint_of_another_model_is_refused(small, tmp_path, monkeypatch):
     small().save(tmp_path / "c")
-    recipe = small().recipe
-    recipe.model = lambda: gt.nn.Sequential(gt.nn.Flatten(), gt.nn.Linear(64, 10))
+    monkeypatch.setattr(digits, "model", lambda norm: gt.nn.Sequential(
+        gt.nn.Flatten(), gt.nn.Linear(64, 10)))
     with pytest.raises(UserError, match="another model"):
-        Trainer(recipe).resume(tmp_path / "c")
+        small().resume(tmp_path / "c")

@@ -14,7 +14,6 @@ from gtensor import checkpoint
 from gtensor.cli import main
 from gtensor.system.files import MOST_SHOWN
 from gtensor.train import sampling, text
-from gtensor.train.trainer import Trainer
 
 TEXT = b"the cat sat on the mat; the dog ran to the man. " * 20
 SIZES = {"layers": 2, "width": 16, "heads": 2, "length": 16, "batch_size": 8, "epochs": 1}
@@ -27,7 +26,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("good")
     (folder / "book.txt").write_bytes(TEXT)
     options = text.TextOptions().changed(data=(str(folder / "book.txt"),), **SIZES)
-    Trainer(text.Text(options)).save(folder / "checkpoint.safetensors")
+    text.Text(options).trainer().save(folder / "checkpoint.safetensors")
     return folder
 
 
@@ -78,7 +77,7 @@ def at(place: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]], Non
     ("sample", "model_options.length", ESCAPES, "'length' of 'model_options' of its description"),
     ("sample", "recipe", ESCAPES[:60_000], "is of the recipe ?]0;mine??[2j?aaa"),
     ("resume", "recipe", ESCAPES[:60_000], "is a run of the recipe ?]0;mine??[2j?aaa"),
-    ("resume", "options.arch", ESCAPES[:60_000], "was made with --arch ?]0;mine??[2J?AAA"),
+    ("resume", "options.arch", ESCAPES[:60_000], "cannot be resumed: --arch ?]0;mine??[2J?AAA"),
     ("resume", "options.data", [[]], "'data' of 'options' of its description is a list, wanted a"),
     ("resume", "options", [1], "'options' of its description is a list, wanted a dict"),
     ("resume", "epoch", "1", "'epoch' of its description is '1', wanted a whole number"),

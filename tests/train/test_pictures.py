@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gtensor.train import pictures
-from gtensor.train.digits import Data, Digits, DigitsOptions
-from gtensor.train.trainer import Progress
+from gtensor.train.digits import Digits
+from gtensor.train.progress import Progress
 
 
 @pytest.fixture
@@ -28,9 +28,10 @@ def drawn(monkeypatch):
 @pytest.mark.parametrize("epochs", [0, 1, 2, 20])
 def test_the_legend_of_the_losses_lies_outside_the_curves(drawn, tmp_path, epochs):
     losses = [2.0 / (1 + i) for i in range(23 * max(1, epochs))]
-    progress = Progress(losses=losses, scores=[0.9 + 0.001 * i for i in range(epochs)])
-    recipe = Digits(DigitsOptions(), Data(*[None] * 4))
-    pictures.loss_curve(tmp_path / "loss.png", SimpleNamespace(progress=progress, recipe=recipe))
+    progress = Progress(epochs, 0, losses, scores=[0.9 + 0.001 * i for i in range(epochs)],
+                        ends=[23 * (i + 1) for i in range(epochs)])
+    pictures.loss_curve(tmp_path / "loss.png", SimpleNamespace(
+        progress=progress, captions=Digits.captions))
     (figure,) = drawn
     legend = figure.legends[0].get_window_extent()
     assert not any(legend.overlaps(axes.get_window_extent()) for axes in figure.axes)

@@ -113,7 +113,7 @@ def test_a_run_is_not_resumed_with_other_data_or_a_garbled_position(book, tmp_pa
     path.write_bytes(whole)
     book.write_bytes(TEXT[::-1])
     assert train(book, tmp_path / "run", "--resume") == 1
-    assert "was made with other data" in capsys.readouterr().err
+    assert "was made with data '3840 bytes, " in capsys.readouterr().err
 
 
 def test_a_sample_goes_on_from_the_prompt(book, tmp_path, capsys):

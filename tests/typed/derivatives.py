@@ -1,7 +1,7 @@
 """Derivatives of functions, and the types of what the transforms return."""
 
 from collections.abc import Callable
-from typing import assert_type
+from typing import Any, assert_type
 
 import gtensor as gt
 
@@ -53,6 +53,50 @@ def of_trees(inputs: gt.Tensor, wanted: gt.Tensor, steps: int = 3) -> Params:
     return assert_type(gt.grad(lambda p: loss(p, inputs, wanted))(params), Params)
 
 
+@gt.custom_vjp
+def doubled(x: gt.Tensor, times: float = 2.0) -> gt.Tensor:
+    """A function with a rule of its own."""
+    return x * times
+
+
+doubled.defvjp(lambda x, times: (x * times, times), lambda times, g: (g * times, None))
+
+
+@gt.custom_jvp
+def halved(x: gt.Tensor) -> gt.Tensor:
+    """And one whose rule is for tangents."""
+    return x / 2
+
+
+@halved.defjvp
+def half(primals: tuple[gt.Tensor], tangents: tuple[gt.Tensor]) -> tuple[gt.Tensor, gt.Tensor]:
+    """The rule."""
+    return halved(*primals), tangents[0] / 2
+
+
+class Negated(gt.autograd.Function):
+    """A function in PyTorch's style."""
+
+    @staticmethod
+    def forward(ctx: Any, x: gt.Tensor) -> gt.Tensor:
+        """The value."""
+        ctx.save_for_backward(x)
+        return -x
+
+    @staticmethod
+    def backward(ctx: Any, g: gt.Tensor) -> gt.Tensor:
+        """The gradient."""
+        return -g
+
+
+def own_rules(x: gt.Tensor) -> None:
+    """Their results are those of the functions."""
+    assert_type(doubled(x), gt.Tensor)
+    assert_type(halved(doubled(x, times=3.0)), gt.Tensor)
+    assert_type(half((x,), (x,)), tuple[gt.Tensor, gt.Tensor])
+    gt.grad(lambda x: gt.sum(Negated.apply(doubled(x))))(x)
+
+
 def in_batches(rows: gt.Tensor) -> gt.Tensor:
     """Examples and directions."""
     each = assert_type(gt.vmap(gt.grad(energy))(rows), gt.Tensor)
@@ -80,6 +124,7 @@ def run() -> None:
     """All of it."""
     rows = gt.arange(12.0).reshape(4, 3)
     gradients(rows[0])
+    own_rules(rows[0])
     assert of_trees(rows, gt.ones((4, 1)))["w"].shape == (3, 1)
     assert in_batches(rows).shape == (4, 3)
     assert of_any(lambda a, b: (a * b).sum(), gt.ones((2, 2)), gt.ones(2)).shape == ()

@@ -58,6 +58,9 @@ MISTAKES = {  # a line -> what mypy says of it
     "gt.value_and_grad(energy)(x).sum()": '"tuple[Tensor, Tensor]" has no attribute "sum"',
     "gt.jvp(energy, (x,), (x,)).sum()": '"tuple[Tensor, Tensor]" has no attribute "sum"',
     "gt.vmap(energy)(x, 1.0, x)": "Too many arguments",
+    "gt.custom_vjp(energy)(x, scael=2.0)": 'Unexpected keyword argument "scael"',
+    'gt.op("own", cpu=abs, gpu=None, views=True)': 'Unexpected keyword argument "views" for "op"',
+    'gt.op("own", cpu=abs, gpu=None, autocast="half")': 'Argument "autocast" to "op" has incompat',
     # data
     "gt.data.DataLoader(arrays, batchsize=2)": 'Unexpected keyword argument "batchsize"',
     "next(iter(loader)).shape": '"tuple[Tensor, ...]" has no attribute "shape"',

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from gtensor.engine.handle.context import STATE, casting, current_casts, grad_enabled
+from gtensor.engine.handle.context import (
+    STATE,
+    casting,
+    current_casts,
+    enable_grad,
+    grad_enabled,
+)
 from gtensor.engine.handle.errors import LevelError
 from gtensor.engine.handle.node import Leaf
 from gtensor.engine.handle.saved import Guard
@@ -28,7 +34,7 @@ from gtensor.engine.tape.record import Record, new_record
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Params
-    from gtensor.engine.handle.node import Node
+    from gtensor.engine.handle.node import Node, Tape
     from gtensor.engine.tape.op import Op
 
 
@@ -209,7 +215,7 @@ class Level:
         for position in op.plan(mask, len(nodes)):
             value = None if position is None else (*values, *extras)[position]
             if isinstance(value, Tensor):
-                _guard(value, guards)
+                guard(value, guards)
                 if isinstance(value, Traced) and value._level is self:
                     value = value._copied()  # no node, now or later: the tape has no cycles
             saved.append(value)
@@ -257,11 +263,11 @@ def underlying(x: Tensor) -> Tensor:
     return x
 
 
-def _guard(value: Tensor | None, guards: list[Guard]) -> None:
+def guard(value: Tensor | None, guards: list[Guard]) -> None:
     """Add what detects a write to the tensors behind a saved value."""
     if isinstance(value, Traced):
         for part in value._parts():
-            _guard(part, guards)
+            guard(part, guards)
     elif value is not None:
         storage = value._storage
         if storage.common:
@@ -300,6 +306,32 @@ def running(level: L) -> Iterator[L]:
 def vectorizing() -> bool:
     """Whether a `vmap` is running in this thread."""
     return any(level.randomness for level in STATE.levels)
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """Record ops of this thread in the block, also where a walk of the level's tape runs it."""
+    level = innermost()
+    with enable_grad():
+        if level is None:
+            yield
+            return
+        before = level.grad_enabled
+        level.grad_enabled = True
+        try:
+            yield
+        finally:
+            level.grad_enabled = before
+
+
+def innermost() -> Level | None:
+    """The running level; None outside of transforms."""
+    return STATE.levels[-1] if STATE.levels else None
+
+
+def is_recording(level: Tape | None) -> bool:
+    """Whether this thread records ops on the tape of a level; None is that of tensors."""
+    return grad_enabled() and (level is None or level.grad_enabled)
 
 
 def lifted(x: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from functools import cached_property, wraps
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.handle.storage import FRESH, GIVEN
@@ -21,6 +22,7 @@ from gtensor.engine.tape.arguments import (
     check_takes,
     parameters_of,
 )
+from gtensor.engine.tape.taken import Named
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Path
@@ -31,6 +33,16 @@ if TYPE_CHECKING:
 Samples: TypeAlias = "Callable[..., Iterable[Sample]] | Sequence[Sample]"
 Flops: TypeAlias = "int | Callable[..., int] | None"
 Rule: TypeAlias = Callable[..., Any]  # in detail: `walk.typing`
+
+
+
+class Declared(Protocol):
+    """A declaration from which an op's rules follow: `pointwise(...)`."""
+
+    @property
+    def partials(self) -> Sequence[Any]:
+        """What each input's derivative needs, and its product with g."""
+
 
 # Facts on which a call's text depends.
 _IN_TEXT = ("cpu", "gpu", "composed", "complex", "view", "autocast")
@@ -61,7 +73,7 @@ class Op:
         *,
         # Paths: how it runs, on what inputs, and what its output is.
         cpu: Path,
-        gpu: Path,
+        gpu: Path | None,
         asks: Path | None = None,
         inputs: str | None = None,
         variadic: bool = False,
@@ -75,20 +87,17 @@ class Op:
         backward: Rule | None,
         tangent: Rule | None,
         batch: Rule | None = None,
-        composed: Callable[..., Tensor] | None = None,
+        composed: Rule | None = None,
         saves: dict[str, str] | None = None,
         takes: str | None = None,
         constants: str = "",
         complex: bool = False,
         # Checks: what tests, profiles and documents read.
-        samples: Samples | None = REQUIRED,
+        samples: Samples | None,
         reference: Callable[..., Any] | None = None,
         flops: Flops = None,
         doc: str | None = None,
     ) -> None:
-        for label, rule in (("cpu", cpu), ("gpu", gpu), ("samples", samples)):
-            if rule is REQUIRED:
-                raise TypeError(f"op {name!r} has no {label}; give it, or None on purpose")
         if autocast not in (None, "low", "float32"):
             raise TypeError(f"op {name!r} was given autocast={autocast!r}; wanted 'low', 'float32' "
                             "or None")
@@ -96,7 +105,7 @@ class Op:
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
 
         self.cpu = cpu
-        self.gpu = gpu
+        self.gpu: Any = gpu  # None: calls there are refused
         self.asks = asks  # makes what the CPU path works in, its parameter `work`: see `write_all`
         self.variadic = variadic
         self.view = view
@@ -139,9 +148,9 @@ class Op:
         unknown = {*saves, *" ".join(saves.values()).split()} - set(names)
         if unknown:
             raise TypeError(f"op {self.name!r} saves {sorted(unknown)}; it has {', '.join(names)}")
-        needed = {name: tuple(sorted({names.index(n) for n in text.split()}))
+        needed = {name: tuple([names.index(n) for n in text.split()])
                   for name, text in saves.items()}
-        self.save_positions = tuple(sorted(set().union(*needed.values())))
+        self.save_positions = tuple(dict.fromkeys([p for ps in needed.values() for p in ps]))
         self.save_names = tuple(names[p] for p in self.save_positions)
         self.saves_extras = any(name in self.extra_names for name in self.save_names)
         self.save_index = {name: k for k, name in enumerate(self.save_names)}
@@ -286,11 +295,29 @@ def check_rules(op: Op, declaration: Any = None) -> None:
 def op(
     name: str,
     *,
-    cpu: Path,
-    gpu: Path = REQUIRED,
-    backward: Any = REQUIRED,
-    tangent: Any = REQUIRED,
-    **more: Any,
+    cpu: Path = REQUIRED,
+    gpu: Path | None = REQUIRED,
+    asks: Path | None = None,
+    inputs: str | None = None,
+    variadic: bool = False,
+    extras: str = "",
+    view: bool = False,
+    moves: bool = False,
+    owns: bool | None = None,
+    floating: bool = False,
+    autocast: Literal["low", "float32"] | None = None,
+    backward: Rule | Declared | None = REQUIRED,
+    tangent: Rule | None = REQUIRED,
+    batch: Rule | None = REQUIRED,
+    composed: Rule | None = None,
+    saves: dict[str, str] | None = None,
+    takes: str | None = None,
+    constants: str = "",
+    complex: bool = False,
+    samples: Samples | None = REQUIRED,
+    reference: Callable[..., Any] | None = None,
+    flops: Flops = None,
+    doc: str | None = None,
 ) -> Op:
     """Register an op and return it; calling it on tensors applies and records it.
 
@@ -327,6 +354,8 @@ def op(
             (see `gtensor.ops.define.batching`).
         composed: the same function in other ops; records a fused op that has no rule of its own.
         saves: for each differentiable input, the names its gradient needs, e.g. {"x": "out"}.
+            `step.saved` has them in the order in which they are first written, and by their names:
+            `step.saved.out`.
         takes: the name of a saved input whose memory the rule asks for by `step.take`, to write a
             gradient over it.
         constants: names of the inputs that the rules treat as constants: they get no gradient.
@@ -339,33 +368,45 @@ def op(
             more, such as a product; None is the number of a formula's primitives, 0 for a view,
             else 1.
 
-    Raises TypeError when a rule is missing (None is explicit) or takes other arguments than it will
-    be given, and when the name is taken.
+    Raises TypeError that lists the rules that are missing (None is explicit), when one takes other
+    arguments than it will be given, and when the name is taken.
     """
     if name in registry:
         raise TypeError(f"op {name!r} is registered already; choose another name")
     if cpu is None:
         raise TypeError(f"op {name!r} has no path for the CPU; wanted one, with which the path for "
                         "the GPU is compared")
-    takes = arguments_of(cpu)
-    names = _input_names(more.get("inputs"), takes)
-    declaration = backward if hasattr(backward, "derivative") else None
+    declaration: Any = backward if hasattr(backward, "derivative") else None
     if declaration is not None:
+        tangent = None
+    missing = [label for label, rule in (
+        ("cpu", cpu), ("gpu", gpu), ("backward", backward), ("tangent", tangent),
+        ("samples", samples)) if rule is REQUIRED]
+    if missing:
+        listed = ", no ".join(missing[:-1]) + " and no " * (len(missing) > 1) + missing[-1]
+        raise TypeError(f"op {name!r} has no {listed}; give each of them, or None on purpose")
+    if declaration is not None:
+        names = _input_names(inputs, arguments_of(cpu))
         if len(declaration.partials) != len(names):
             raise TypeError(f"op {name!r} has the inputs {', '.join(names)}, and its pointwise() "
                             f"was given {len(declaration.partials)} derivatives; wanted one for "
                             "each input, None for no derivative")
-        backward, tangent, more["saves"] = declaration.derivative(names)
-        more.setdefault("batch", declaration.batch)
-    if backward is REQUIRED or tangent is REQUIRED:
-        missing = "backward" if backward is REQUIRED else "tangent"
-        raise TypeError(f"op {name!r} has no {missing} rule; give it, or None on purpose")
+        backward, tangent, saves = declaration.derivative(names)
+    if batch is REQUIRED:
+        batch = None if declaration is None else declaration.batch
     own = sys._getframe(1).f_globals.get("__name__", "").startswith("gtensor.")
-    more.setdefault("owns", own)
-    made = Op(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
+    rule: Any = backward
+    made = Op(
+        name, cpu=cpu, gpu=gpu, asks=asks, inputs=inputs, variadic=variadic, extras=extras,
+        view=view, moves=moves, owns=own if owns is None else owns, floating=floating,
+        autocast=autocast, backward=rule, tangent=tangent, batch=batch, composed=composed,
+        saves=saves, takes=takes, constants=constants, complex=complex, samples=samples,
+        reference=reference, flops=flops, doc=doc)
     made.checked = not own
     if not own:
         check_rules(made, declaration)
+        if rule is not None and declaration is None and made.save_names and not variadic:
+            made.backward = _with_names(rule, made.save_names)
     if declaration is not None:
         declaration.bind(made)
     registry[name] = made
@@ -373,3 +414,15 @@ def op(
     setattr(raw["cpu"], name, cpu)
     setattr(raw["cuda"], name, gpu)
     return made
+
+
+def _with_names(rule: Rule, names: tuple[str, ...]) -> Rule:
+    """The rule of a user's op, whose `step.saved` has attributes: `step.saved.out`."""
+    kind: Any = type("Saved", (Named,), {
+        "names": names, **{name: property(itemgetter(k)) for k, name in enumerate(names)}})
+
+    def backward(ns: Any, step: Any, g: Any) -> None:
+        step.saved = kind.of(step.saved)
+        rule(ns, step, g)
+
+    return wraps(rule)(backward)

@@ -8,7 +8,7 @@ graph is not kept, and the device has no captured graph, whose replays may read 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from gtensor.engine.handle.arrays import writable
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array
     from gtensor.engine.handle.storage import Storage
     from gtensor.engine.handle.tensor import Tensor
-    from gtensor.engine.tape.recipes import Remade
 
 
 # A saved array, its storage, and the storage's `saved` until another record saves it.
@@ -26,17 +25,37 @@ Spare: TypeAlias = "tuple[Array, Storage, object]"
 class Takeable(tuple[Any, ...]):
     """A record's saved values, among them an array that its rule may take."""
 
-    spare: Spare
+    spare: Spare | None = None
 
-    def made(self, remade: Remade) -> Takeable:
+    def made(self, remade: object) -> Takeable:
         """The values themselves: none is a recipe, as in `WithRecipes`."""
         return self
 
     def free(self, a: Array) -> bool:
         """Whether that is the array, and nothing but these values can read it."""
+        if self.spare is None:
+            return False
         array, storage, mark = self.spare
         return (a is array and storage.saved is mark and not (storage.exported or storage.leaf)
                 and not storage.shared_beside(None))
+
+
+class Named(Takeable):
+    """The same for the rule of a user's op, with an attribute for each value."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, saved: tuple[Any, ...]) -> Named:
+        """Saved values with their names."""
+        made = cls(saved)
+        if type(saved) is Takeable:
+            made.spare = saved.spare
+        return made
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"step.saved.{name} was read, which the op does not save; it saves "
+                             f"{', '.join(self.names)}")
 
 
 def saved_first(x: Tensor, storage: Storage) -> object | None:

@@ -77,6 +77,10 @@ class Vectorized(Level):
     def lift(self, x: Tensor) -> Batched:
         return _batched(self, x, False)
 
+    def handle(self, values: Tensor, mapped: bool) -> Batched:
+        """Values with the axis of the examples first, or of all examples, as a handle."""
+        return _batched(self, values, mapped)
+
     def start(self, values: Tensor) -> Batched:
         """An argument of the function: the values of all examples, with their axis first."""
         return _batched(self, copy(values), True)  # the caller has the memory, too

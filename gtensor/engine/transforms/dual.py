@@ -51,6 +51,10 @@ class Directional(Level):
     def lift(self, x: Tensor) -> Dual:
         return _dual(self, x, None)
 
+    def handle(self, primal: Tensor, tangent: Tensor | None) -> Dual:
+        """A value and its tangent as a handle."""
+        return _dual(self, primal, tangent)
+
     def start(self, primal: Tensor, tangent: Tensor | None) -> Dual:
         """An argument of the function; without a tangent it is a constant."""
         return _dual(self, copy(primal), tangent)  # the caller has the memory, too

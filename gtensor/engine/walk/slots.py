@@ -530,10 +530,10 @@ class RawStep(Step["Array"]):
         """A saved array, once, if this walk consumes its record and is its last reader; else None.
         """
         saved, record = self.saved, self.record
-        if type(saved) is not Takeable or record.state != CONSUMED or not saved.free(a) or (
+        if not isinstance(saved, Takeable) or record.state != CONSUMED or not saved.free(a) or (
                 record.device.graphs):  # a capture since then may read it in its replays
             return None
-        self.saved = tuple(saved)
+        saved.spare = None
         if not self.direct:  # the stream was ordered for a read of it, not for a write
             record.device.order((), (a,))
         return a

@@ -45,6 +45,7 @@ class Captured(Generic[P, R]):
         self._fuse, self._check, self._shared = fuse, check, shared
         self._lock = threading.RLock()
         self._signatures: dict[Hashable, _Signature] = {}
+        self._reader: Callable[..., Any] = function
         self._outside = Outside(function)
         self._found = self._outside.state()
         self._eager = False
@@ -133,10 +134,11 @@ class Captured(Generic[P, R]):
         if known.recordings:  # the first call may make what later ones find, such as a loss scale
             recorder.refuse_kept(results.numbers())
             self._refuse_changes(recorder, before)
+        recorder.release()
         reason = recorder.reason()
         structure.settle()
         if self._outside.state() is not self._found:  # what it reads may depend on what it finds
-            self._outside = Outside(self.function)
+            self._outside = Outside(self._reader)
             self._found = self._outside.state()
         if reason is None and program is not None:
             reason = difference(program.recording, recorder, (program.results, results))
@@ -212,6 +214,17 @@ class Captured(Generic[P, R]):
             if known.recordings:
                 lines.append(f"    recorded {len(known.recordings)} of 2 times")
         return "\n".join(lines)
+
+    def watch(self, *called: Callable[..., Any]) -> None:
+        """Compare at each call what these functions read, too.
+
+        For functions that the step calls although its own code does not name them, as a trainer
+        calls its loss.
+        """
+        with self._lock:
+            self._reader = functools.partial(self._reader, *called)
+            self._outside = Outside(self._reader)
+            self._found = self._outside.state()
 
     def clear(self) -> None:
         """Forget all programs."""

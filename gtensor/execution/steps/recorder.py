@@ -391,6 +391,12 @@ class Recorder:
             f"{place(*facts.where)}: a tensor of shape {facts.shape} that was made here is kept "
             "outside of the step; return it instead, or write it into a tensor made before")
 
+    def release(self) -> None:
+        """Forget what only recording needs: a kept recording keeps no argument alive."""
+        self._arguments, self._given = (), []
+        for known in (self._nodes, self._roots, self._integers, self._namespaces):
+            known.clear()
+
     def reason(self) -> str | None:
         """Why the step cannot be captured; None if it can, as far as one recording shows."""
         return self.refusals[0] if self.refusals else None

@@ -202,7 +202,7 @@ def _batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Par
 
 def _mix_op(name: str, path: Path, first: int, doc: str, samples: Any, reference: Any) -> Op:
     return op(name, **placed(path), constants="context",
-              saves={"x": "context strength", "strength": "x context strength"},
+              saves={"strength": "x context strength", "x": "context strength"},
               backward=_backward(first), tangent=_tangent(first), batch=_batch, samples=samples,
               reference=reference, doc=doc)
 

@@ -6,7 +6,7 @@ features side by side; masks that are boolean or of the dtype of the others, of 
 of as many keys as are a multiple of 8. Backward sums over the leading axes along which keys and
 values both repeat. The gradient of a mask is a third launch
 (kernels/attention_mask_gradient.cuh), which writes nothing else. All other calls take the blocks of
-blocks.py.
+blocks.py, among them float32 with larger heads, also by TF32: as the profiler says, `unserved`.
 
 Halves are multiplied by tensor cores, float32 without them, or with `settings.tf32` by TF32: the
 same blocks of kernels/attention_forward.cuh and the other headers, with other tiles.
@@ -97,7 +97,7 @@ def _structure(arrays: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype:
 _NUMBERS = ("keys", "features", "value_features", "causal")
 _SPACE = _structure(("q", "k", "v", "out"), ("matrices", *_NUMBERS))
 _GRADIENT_SPACE = _structure(("q", "k", "v", "out", "g", "saved", "dq", "dk", "dv"),
-                             ("matrices", "repeats", *_NUMBERS))
+                             ("matrices", "repeats", "of_mask", *_NUMBERS))
 _MASK_SPACE = _structure(
     ("q", "k", "v", "g", "numbers", "dmask"),
     ("matrices", "repeats", "one_query", "one_key", "key_step", *_NUMBERS))
@@ -178,7 +178,7 @@ def plan(
 @lru_cache(1024)
 def gradient_plan(
     q: At, k: At, v: At, out: At, g: At, saved: At, dq: At | None, dk: At | None, dv: At | None,
-    is_causal: bool, terms: Terms | None = None, itemsize: int = 2,
+    is_causal: bool, terms: Terms | None = None, itemsize: int = 2, of_mask: bool = False,
 ) -> GradientPlan | None:
     """The launches of backward; as `plan`.
 
@@ -188,6 +188,7 @@ def gradient_plan(
         g: as out: the gradient that arrived.
         saved: (..., L, 1), float32: how both of the numbers lie that are kept of each query.
         dq, dk, dv: the gradients, in the shapes of q, k and v; None for those not wanted.
+        of_mask: a launch of `mask_plan` follows, for which the numbers are to be exact.
     """
     lead = g[0][:-2]
     size = _size(q, v, lead, itemsize)
@@ -207,7 +208,7 @@ def gradient_plan(
     if max(blocks) > _MOST_BLOCKS:
         return None
     space = _filled(_GRADIENT_SPACE, q, v, lead, steps, order, is_causal, terms,
-                    repeats=matrices // prod(shared))
+                    repeats=matrices // prod(shared), of_mask=of_mask)
     return None if space is None else GradientPlan(
         size, blocks[:1], blocks[1:], tiles.gradient_threads,
         tiles.gradient_threads if terms is None else tiles.masked_threads,
@@ -347,6 +348,10 @@ def unserved(
     lead = np.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v)))
     if not serves(device, q.dtype, scale):
         return f"{q.dtype.name} with scale {scale:g} on sm_{device.architecture}"
+    features = max(q.shape[-1], v.shape[-1])
+    most = max(size for itemsize, size in _TILES if itemsize == q.itemsize)
+    if features > most:
+        return f"heads of {features} features, of which {q.dtype.name} has at most {most}"
     if not _size(_at(q), _at(v), lead, q.itemsize):
         return (f"{q.shape[-2]} queries, {k.shape[-2]} keys, heads of {q.shape[-1]} and "
                 f"{v.shape[-1]} features")
@@ -455,7 +460,7 @@ def gradients(
     terms = _terms(mask, dropout_p, shared)
     launch = gradient_plan(*map(_at, (*read, largest)),
                            *(None if x is None else _at(x) for x in of_inputs), is_causal, terms,
-                           q.itemsize)
+                           q.itemsize, of_mask is not None)
     if launch is None or not _of_dtype(mask, q):
         return False
     mask_launch = None

@@ -359,7 +359,7 @@ conv2d_grad_input = op(
     "conv2d_grad_input", flops=of_transposed_convolution,
     autocast="low", inputs="g weight bias", cpu=_grad_input_cpu,
     gpu=on_gpu(_grad_input_gpu),
-    saves={"g": "weight", "weight": "g"},
+    saves={"weight": "g", "g": "weight"},
     backward=_grad_input_backward, tangent=_bilinear_tangent("conv2d_grad_input"),
     batch=_weighted_batch(1),
     samples=_samples("input"), reference=_transposed_reference,
@@ -370,7 +370,7 @@ conv2d_grad_input = op(
 conv2d_grad_weight = op(
     "conv2d_grad_weight", flops=of_convolution_weight,
     inputs="g x", cpu=_grad_weight_cpu, gpu=on_gpu(_grad_weight_gpu),
-    saves={"g": "x", "x": "g"},
+    saves={"x": "g", "g": "x"},
     backward=_grad_weight_backward, tangent=_bilinear_tangent("conv2d_grad_weight"),
     batch=or_none(_grad_weight_batch),
     samples=_samples("weight"),
@@ -380,7 +380,7 @@ conv2d_grad_weight = op(
 conv2d_op = op(
     "conv2d", flops=of_convolution,
     autocast="low", inputs="x weight bias", cpu=_conv2d_cpu, gpu=on_gpu(_conv2d_gpu),
-    saves={"x": "weight", "weight": "x"},
+    saves={"weight": "x", "x": "weight"},
     backward=_conv2d_backward, tangent=_bilinear_tangent("conv2d"), batch=_weighted_batch(0),
     samples=_samples("forward"), reference=_reference,
     doc="x (N, C, H, W) convolved with weight (O, C / groups, KH, KW), plus bias (O). Parameters: "

@@ -491,5 +491,5 @@ def update_op(update: Update, doc: str, name: str = "") -> Op:
 
 def update_of(op: Op) -> Update:
     """The update whose paths an op has."""
-    found: Update = op.gpu.__self__  # type: ignore[attr-defined]
+    found: Update = op.gpu.__self__
     return found

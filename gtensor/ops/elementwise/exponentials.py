@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import log as number_log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -28,7 +28,8 @@ _LN2, _LN10 = number_log(2), number_log(10)
 
 def smooth(
     name: str, function: np.ufunc, gradient: Path, doc: str, *,
-    of: str = "x", draw: Draw = normal, drawn: Draw | None = None, autocast: str | None = None,
+    of: str = "x", draw: Draw = normal, drawn: Draw | None = None,
+    autocast: Literal["low", "float32"] | None = None,
 ) -> Op:
     """Register an analytic function of one input, and `<name>_grad`, its gradient in one pass.
 

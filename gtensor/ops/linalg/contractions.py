@@ -96,7 +96,7 @@ def _bilinear(name: str) -> Path:
 
 vecdot_op = op(
     "vecdot", flops=of_vecdot, autocast="low",
-    cpu=_vecdot_cpu, gpu=_vecdot_gpu, complex=True, saves={"x1": "x2", "x2": "x1"},
+    cpu=_vecdot_cpu, gpu=_vecdot_gpu, complex=True, saves={"x2": "x1", "x1": "x2"},
     backward=_vecdot_backward, tangent=_bilinear("vecdot"), batch=broadcasting,
     samples=[Sample(((5,), (5,))), Sample(((3, 4), (3, 4))), Sample(((2, 1, 3), (4, 3))),
              Sample(((0, 3), (3,))), Sample(((2, 0), (2, 0)))],
@@ -157,7 +157,7 @@ def _cross_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 cross_op = op(
-    "cross", **placed(_cross_path), complex=True, saves={"x1": "x2", "x2": "x1"},
+    "cross", **placed(_cross_path), complex=True, saves={"x2": "x1", "x1": "x2"},
     backward=_cross_backward, tangent=_bilinear("cross"), batch=broadcasting,
     samples=[Sample(((3,), (3,))), Sample(((2, 3), (2, 3))), Sample(((4, 1, 3), (2, 3))),
              Sample(((0, 3), (3,)))],

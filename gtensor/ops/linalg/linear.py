@@ -304,7 +304,7 @@ def _sum_batch(
 
 linear_grad_weight = op(
     "linear_grad_weight", flops=of_weight_gradient, **placed(_grad_weight_path),
-    saves={"g": "x", "x": "g"}, backward=_grad_weight_backward, tangent=_grad_weight_tangent,
+    saves={"x": "g", "g": "x"}, backward=_grad_weight_backward, tangent=_grad_weight_tangent,
     batch=_grad_weight_batch,
     samples=[Sample(((4, 3), (4, 5))), Sample(((2, 4, 3), (2, 4, 5))), Sample(((3,), (5,))),
              Sample(((0, 3), (0, 5)))],
@@ -321,7 +321,7 @@ linear_grads = op(
 
 linear_op = op(
     "linear", flops=of_product, autocast="low", **placed(_linear_path),
-    saves={"x": "weight", "weight": "x"}, backward=_linear_backward, tangent=linear_tangent,
+    saves={"weight": "x", "x": "weight"}, backward=_linear_backward, tangent=linear_tangent,
     batch=linear_batch,
     samples=[Sample(((4, 3), (5, 3), (5,))), Sample(((4, 3), (5, 3), None)),
              Sample(((2, 4, 3), (5, 3), (5,))), Sample(((3,), (5, 3), (5,))),
@@ -333,7 +333,7 @@ linear_op = op(
 
 linear_sum_op = op(
     "linear_sum", flops=of_product, **placed(_sum_path),
-    saves={"x": "weight", "weight": "x"}, backward=_sum_backward, tangent=_sum_tangent,
+    saves={"weight": "x", "x": "weight"}, backward=_sum_backward, tangent=_sum_tangent,
     batch=_sum_batch,
     samples=[Sample(((4, 3), (5, 3), (5,), (4, 5))), Sample(((2, 4, 3), (5, 3), None, (2, 4, 5))),
              Sample(((3,), (5, 3), (5,), (5,))), Sample(((0, 3), (5, 3), (5,), (0, 5)))],

@@ -86,7 +86,7 @@ def check_leading(op_name: str, left: tuple[int, ...], right: tuple[int, ...]) -
                              "agree or are 1, counted from the last of them") from None
 
 
-def matrix_paths(name: str, function: Path) -> dict[str, Path]:
+def matrix_paths(name: str, function: Path) -> dict[str, Any]:
     """The two paths of an op on matrices: `function(xp, *arrays, *, params)` on NumPy and CuPy.
 
     Half types are computed in float32. LAPACK works on copies and returns new arrays, so `out` is
@@ -361,7 +361,7 @@ summed_matmul = op(
 
 matmul_op = op(
     "matmul", flops=of_product, autocast="low",
-    **placed(matmul_cpu, matmul_gpu), saves={"x1": "x2", "x2": "x1"}, complex=True,
+    **placed(matmul_cpu, matmul_gpu), saves={"x2": "x1", "x1": "x2"}, complex=True,
     backward=_matmul_backward, tangent=_matmul_tangent, batch=matmul_batch,
     samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
              Sample(((2, 1, 3, 2), (4, 2, 3))), Sample(((0, 3), (3, 2))), Sample(((2, 0), (0, 3)))],
@@ -370,7 +370,7 @@ matmul_op = op(
 
 scaled_matmul = op(
     "scaled_matmul", flops=of_product, autocast="low",
-    **placed(_scaled_path), saves={"x1": "x2", "x2": "x1"}, complex=True,
+    **placed(_scaled_path), saves={"x2": "x1", "x1": "x2"}, complex=True,
     backward=_matmul_backward, tangent=_matmul_tangent, batch=matmul_batch,
     samples=[Sample(((3, 4), (4, 5)), params={"alpha": 0.5}),
              Sample(((2, 3, 4), (4, 2)), params={"alpha": -2.0})],
@@ -462,7 +462,7 @@ def _gemm_sample(*shapes: tuple[int, ...], **params: Any) -> Sample:
 
 
 gemm = op(
-    "gemm", flops=of_gemm, **placed(_gemm_path), saves={"a": "b", "b": "a"}, complex=True,
+    "gemm", flops=of_gemm, **placed(_gemm_path), saves={"b": "a", "a": "b"}, complex=True,
     backward=_gemm_backward, tangent=_gemm_tangent, batch=_gemm_batch,
     samples=[_gemm_sample((3, 5), (3, 4), (4, 5)),
              _gemm_sample((3, 5), (4, 3), (5, 4), transpose_a=True, transpose_b=True, factor=-0.5),

@@ -542,9 +542,10 @@ def _limits(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     return np.full(shape, 1e-6)
 
 
+_pinv_paths: Any = matrix_paths("pinv", _pinv_path)
+
 pinv_op = op(
-    "pinv", **{device: _given_rtol(path)
-               for device, path in matrix_paths("pinv", _pinv_path).items()},
+    "pinv", cpu=_given_rtol(_pinv_paths["cpu"]), gpu=_given_rtol(_pinv_paths["gpu"]),
     floating=True, constants="rtol",
     saves={"x": "x out"}, backward=_pinv_backward, tangent=_pinv_tangent, batch=_pinv_batch,
     samples=[Sample((s, r), (leaning, _limits)) for s, r in (

@@ -1,10 +1,15 @@
 // What a text of kernels is compiled with for the server: its kernels take text arguments.
 #pragma once
 
+#include <stdlib.h>
+
 #include <type_traits>
 #include <vector>
 
 #include "block.h"
+
+// The number of the fault that a text with many (kernel_plants.py) has in this process; 0: none.
+inline const int gt_planted = getenv("GT_PLANTED") ? atoi(getenv("GT_PLANTED")) : 0;
 
 namespace hostcuda {
 
