@@ -25,6 +25,7 @@ from gtensor.engine.handle.namespaces import public
 from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.engine.tape.levels import Traced, vectorizing
 from gtensor.execution.graphs import around_captures
+from gtensor.system.bus import bus, here
 from gtensor.system.fork_safety import free_at_forks
 from gtensor.system.late_imports import late as _late
 from gtensor.system.written_code import enter as _enter
@@ -95,6 +96,7 @@ def _first() -> np.random.Generator:
 
 
 def _replace(bits: np.random.Philox) -> None:
+    _refuse_captured()
     if _repeat.generator is None:
         with _making:
             _Source.generator = _over(bits)
@@ -117,6 +119,13 @@ def set_state(state: Any) -> None:
     fresh = np.random.Philox()
     fresh.state = state
     _replace(fresh)
+
+
+def _refuse_captured() -> None:
+    """A captured step cannot start random numbers again: replays draw them one after another."""
+    if bus.listeners and here.recorder is not None:
+        here.recorder.refuse("random numbers were started again by a seed or a state, which a "
+                             "replay would not do; seed before the step")
 
 
 def jump(streams: int) -> None:
@@ -217,6 +226,7 @@ class Generator:
     def manual_seed(self, seed: int) -> Generator:
         """Start again from `seed`; the generator itself."""
         self._seed = _checked(seed)
+        _refuse_captured()
         self._bits = np.random.Philox(seed)
         return self
 
@@ -236,6 +246,7 @@ class Generator:
     def set_state(self, state: Any) -> None:
         """Continue from a state; raises as `gt.random.set_state`."""
         check_state(state)
+        _refuse_captured()
         self._bits.state = state
 
     def __repr__(self) -> str:

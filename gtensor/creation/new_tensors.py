@@ -63,7 +63,7 @@ def tensor(
         return asarray(data, wanted, place, copy=True)
     result = wrap(place.copy(_on(place, source), dtype=wanted, label="tensor"), place)
     if bus.listeners and here.recorder is not None:
-        here.recorder.literal(data, result)
+        here.recorder.literal(data, place, result._array)
     return result._begin_as_leaf() if requires_grad else result
 
 
@@ -94,9 +94,12 @@ def asarray(
     array = _on(place, source)
     if copy is False and (array is not obj or (dtype is not None and array.dtype != dtype)):
         _refuse_copy(obj, dtype, place)
-    if dtype is not None and array.dtype != dtype:
-        return wrap(place.copy(array, dtype=dtype, label="asarray"), place)
-    return adopted(array, place)
+    cast = dtype is not None and array.dtype != dtype
+    if cast:
+        array = place.copy(array, dtype=dtype, label="asarray")
+    if bus.listeners and here.recorder is not None:
+        here.recorder.literal(obj, place, array)
+    return wrap(array, place) if cast else adopted(array, place)
 
 
 def adopt_argument(value: Any, reader: str, device: Device | None, copy: bool) -> Tensor:

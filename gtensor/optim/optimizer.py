@@ -122,6 +122,27 @@ class _Known:
         self.states = 0
 
 
+class Options(dict[str, Any]):
+    """A group: its parameters and options. What a captured step sets is set by its replays, too."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        set_option(self, name, value)
+
+    def update(self, *given: Any, **named: Any) -> None:
+        """As of a dict."""
+        for name, value in dict(*given, **named).items():
+            self[name] = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Options, (dict(self),)
+
+
+@partial(again, kind="python")
+def set_option(group: Options, name: str, value: Any) -> None:
+    """What `Options.__setitem__` does."""
+    dict.__setitem__(group, name, value)
+
+
 class Optimizer:
     """The base of optimizers.
 
@@ -188,7 +209,7 @@ class Optimizer:
                              f"{', '.join(self.defaults)}")
         group = {**self.defaults, **given}
         params = self._listed(group.pop("params"))
-        group = {**_plain(group), "params": params}
+        group = Options({**_plain(group), "params": params})
         for p in group["params"]:
             if not isinstance(p, Tensor):
                 raise TypeError(f"{name} was given {type(p).__name__} as a parameter; wanted a "

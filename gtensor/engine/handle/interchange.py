@@ -102,6 +102,7 @@ class Interchange(HandleNode):
             raise TypeError(f"a tensor on {self._device} was given where a NumPy array is wanted; "
                             "copy it to the CPU with .numpy()")
         self._refuse_gradient("NumPy")
+        self._note_read("an array")
         return np.array(self._array if copy else self._lent(), dtype=dtype, copy=copy)
 
     def __buffer__(self, flags: int) -> memoryview:
@@ -117,6 +118,7 @@ class Interchange(HandleNode):
         if self._device.type != "cuda":
             raise AttributeError(f"a tensor on {self._device} has no CUDA array interface")
         self._refuse_gradient("another library")
+        self._note_read("an array over its memory")
         self._own_storage().leave(None)  # the reader keeps this tensor, as others may
         self._device.exported(self._array)
         array: Any = self._array  # CuPy's, as the type does not say
@@ -132,6 +134,7 @@ class Interchange(HandleNode):
         detach() it first.
         """
         self._refuse_gradient("another library")
+        self._note_read("a capsule")
         array = self._array
         moves = dl_device is not None and dl_device != self.__dlpack_device__()
         if moves and copy is False:

@@ -124,6 +124,7 @@ class Tensor(Interchange, Methods):
 
     def __reduce__(self) -> tuple[object, ...]:
         self._refuse_history("pickle")
+        self._note_read("a pickle")
         values = np.array(self._device.to_numpy(self._array))
         return _unpickled, (values, str(self._device), self.requires_grad)
 
@@ -139,6 +140,7 @@ class Tensor(Interchange, Methods):
     def __repr__(self) -> str:
         if isinstance(self._array, Consumed):
             return f"tensor(<{self._array.why}>, shape={self.shape}, dtype={self.dtype.name})"
+        self._note_read("the text")
         body = np.array2string(self._device.to_numpy(self._array), separator=", ", prefix="tensor(",
                                threshold=200, edgeitems=3)
         parts = [body]

@@ -295,6 +295,8 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
             arrays[i] = int(value)
         elif isinstance(value, np.ndarray) or not isinstance(value, (device.array_type, *SCALARS)):
             arrays[i] = device.from_numpy(as_numpy(op.name, value))
+            if bus.listeners and here.recorder is not None:
+                here.recorder.literal(value, device, arrays[i])
     if op.backward is not None and any(type(a) in (float, complex) for a in arrays):
         _to_default(op, arrays, device)
     strong = [a for a in arrays if isinstance(a, device.array_type)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import threading
 import warnings
@@ -123,7 +124,7 @@ class Captured(Generic[P, R]):
         recorder, casts = Recorder(tensors), current_casts()
         before = self._state()
         listener = Registered(recorder)
-        with Undone(functools.partial(_stop, listener)):
+        with Undone(functools.partial(_stop, listener, recorder)):
             bus.add(listener)
             here.recorder = recorder
             with casting(None if casts is None else casts.apart()):  # which keeps casts of leaves
@@ -293,9 +294,10 @@ class _Last(NamedTuple):
     known: _Signature
 
 
-def _stop(listener: Registered) -> None:
+def _stop(listener: Registered, recorder: Recorder) -> None:
     bus.remove(listener)
     here.recorder = None
+    recorder.stop()
 
 
 def _name(function: Any) -> str:
@@ -354,13 +356,16 @@ def capture(
     Source: the recording at the level of calls is that of CUDA graphs and of `torch.cuda.graphs`;
     comparing two recordings is our own.
 
-    Raises TypeError for a `function` that cannot be called, ValueError for another `fuse` or
+    Raises TypeError for a `function` that cannot be called or is a coroutine, ValueError for another `fuse` or
     `outputs` and for a negative `check`.
     """
     if function is None:
         return functools.partial(capture, fuse=fuse, check=check, outputs=outputs)
     if not callable(function):
         raise TypeError(f"capture was given {type(function).__name__}; wanted a function")
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise TypeError(f"capture was given {_name(function)}, whose calls end before it has run, "
+                        "as a coroutine's or a generator's; wanted a function that returns tensors")
     if fuse not in (True, False, "relaxed"):
         raise ValueError(f"capture was given fuse={fuse!r}; wanted True, False or 'relaxed'")
     if not isinstance(check, int) or check < 0:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from gtensor.execution.steps.results import Results
 
 
+_UNEVEN = ("a gradient was stored in an empty `.grad` in one call and added to one in the other; "
+           "call zero_grad() within the step, before backward()")
+
+
 def difference(
     first: Recorder, second: Recorder, results: tuple[Results, Results]
 ) -> str | None:
@@ -53,7 +57,7 @@ def _another(one: Facts, other: Facts) -> bool:
     return array is None or array is not other.array()
 
 
-def named(call: Call | Written | Stored) -> str:
+def named(call: Call | Written | Stored | type[Stored]) -> str:
     if isinstance(call, Call):
         return call.name
     return "the write of a tensor" if isinstance(call, Written) else "the storing of gradients"
@@ -81,10 +85,12 @@ def values_of(coded: Any) -> list[int]:
 def _between(one: Any, other: Any) -> str | None:
     """What differs between two entries; None if nothing does."""
     if type(one) is not type(other):
+        if {named(one), named(other)} == {"gradient", named(Stored)}:
+            return _UNEVEN
         return f"{named(one)} was {named(other)} the second time"
     if isinstance(one, Written):
-        same = one.argument == other.argument and one.storage is other.storage or (
-            one.argument is not None and one.argument == other.argument)
+        same = (one.argument, one.itself) == (other.argument, other.itself) and (
+            one.argument is not None or one.storage is other.storage)
         return None if same else "another tensor was written the second time"
     if isinstance(one, Stored):
         if len(one.entries) != len(other.entries):
@@ -94,8 +100,7 @@ def _between(one: Any, other: Any) -> str | None:
             if number != number2 or not (a is b or a == b or inner):
                 return "other gradients were stored the second time"
             if none != none2:
-                return ("a gradient was stored in an empty `.grad` in one call and added to one in "
-                        "the other; call zero_grad() within the step, before backward()")
+                return _UNEVEN
         return None
     if one.name != other.name or not _equal(one.function, other.function):
         return f"{one.name} was {other.name} the second time"

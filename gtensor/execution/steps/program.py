@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend import get_device, owner
-from gtensor.engine.handle.storage import UNREAD
+from gtensor.engine.handle.storage import UNREAD, Storage
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.writable import count_write
 from gtensor.engine.tape.execute import Aside
@@ -297,8 +297,10 @@ def tell(call: Call, function: Callable[..., Any], *args: Any, **params: Any) ->
 def counter(call: Written) -> Callable[[Sequence[Tensor]], None]:
     """Counts a write, as the recorded one was."""
     argument, tensor = call.argument, call.tensor
-    if argument is not None:
+    if argument is not None and call.itself:
         return lambda x: count_write(x[argument])
+    if argument is not None:
+        return lambda x: count_other(x[argument]._own_storage())
     if tensor() is not None:
         def count(x: Sequence[Tensor]) -> None:
             found = tensor()
@@ -307,12 +309,13 @@ def counter(call: Written) -> Callable[[Sequence[Tensor]], None]:
 
         return count
     storage = call.storage
+    return lambda x: count_other(storage)
 
-    def count_storage(x: Sequence[Tensor]) -> None:
-        storage.version += 1
-        storage.writer = 0
 
-    return count_storage
+def count_other(storage: Storage) -> None:
+    """A write through a handle that the replay does not have."""
+    storage.version += 1
+    storage.writer = 0
 
 
 def storing(call: Stored) -> Callable[[Sequence[Tensor], Any], None]:

@@ -95,6 +95,7 @@ class Written:
     tensor: weakref.ref[Tensor]
     storage: Storage
     where: tuple[CodeType, int]
+    itself: bool = True  # whether the argument was, not a view of it
 
     def lasts(self) -> bool:
         """Whether someone has a handle of the memory, who is to see that it was written."""
@@ -249,12 +250,12 @@ class Recorder:
             kind=function.again))  # type: ignore[attr-defined]
         return result
 
-    def literal(self, data: Any, made: Tensor) -> None:
-        """A tensor was made of Python's numbers: each replay makes it of the same ones."""
+    def literal(self, data: Any, device: Device, made: Array) -> None:
+        """An array was made of Python's numbers: each replay makes it of the same ones."""
         if _is_plain(data):
-            values = made._device.to_numpy(made._array).copy()
+            values = device.to_numpy(made).copy()
             values.flags.writeable = False
-            self.constant(made._device, values, made._array)
+            self.constant(device, values, made)
 
     def constant(self, device: Device, values: np.ndarray, made: Array) -> None:
         """Numbers, as an array that nobody writes, were copied to a device."""
@@ -265,8 +266,10 @@ class Recorder:
         root = self._roots.get(id(owner(tensor._array)))
         if root is not None and root.made:
             return  # no one else has seen it
-        argument = self.argument_of(tensor)
-        self.calls.append(Written(argument, weakref.ref(tensor), tensor._storage, _here()))
+        argument, itself = self.argument_of(tensor), True
+        if argument is None and root is not None:
+            argument, itself = root.argument, False
+        self.calls.append(Written(argument, weakref.ref(tensor), tensor._storage, _here(), itself))
 
     def stores(
         self, nodes: Sequence[Node], totals: Sequence[Tensor | None], walked: bool = False
@@ -365,6 +368,10 @@ class Recorder:
         root = self._roots[id(owner(tensor._array))]
         return not root.made and root.argument is None, root.argument
 
+    def stop(self) -> None:
+        """No more is told; nothing here refers to itself any longer, so that it dies in time."""
+        self._namespaces.clear()
+
     def end(self) -> None:
         """The step has returned: its arguments must be as they were, but for their values."""
         self.calls = [c for c in self.calls if not isinstance(c, Written) or c.lasts()]
@@ -394,7 +401,7 @@ class Recorder:
     def release(self) -> None:
         """Forget what only recording needs: a kept recording keeps no argument alive."""
         self._arguments, self._given = (), []
-        for known in (self._nodes, self._roots, self._integers, self._namespaces):
+        for known in (self._nodes, self._roots, self._integers):
             known.clear()
 
     def reason(self) -> str | None:
@@ -535,7 +542,8 @@ def copied(device: Device, values: np.ndarray) -> Array:
 
 
 def _is_array(value: object) -> bool:
-    return isinstance(value, np.ndarray) or hasattr(value, "__cuda_array_interface__")
+    return isinstance(value, np.ndarray) or (
+        hasattr(type(value), "__cuda_array_interface__") and not isinstance(value, Tensor))
 
 
 def _key(array: Array) -> Any:

@@ -262,7 +262,7 @@ def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Tensor | 
     same_dtype(name, input=scores, weight=weight)
     if isinstance(weight, Traced):
         return weight.detach()
-    return wrap(weight.device.copy(weight._array), weight.device)
+    return wrap(run_noted("copy", weight.device, weight.device.copy, weight._array), weight.device)
 
 
 @takes_arrays

@@ -21,6 +21,7 @@ from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.tape.levels import Traced
 from gtensor.engine.tape.samples import Draw, Sample, normal
 from gtensor.settings import settings
+from gtensor.system.bus import bus, here
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -119,6 +120,8 @@ def _index(x: Tensor, part: Any, copied: bool) -> Tensor | int:
             array = array.astype(np.int64)  # an empty list
         _refuse_kind(array.dtype)  # of which CuPy may have none
         array = x.device.from_numpy(array)
+        if bus.listeners and here.recorder is not None:
+            here.recorder.literal(part, x.device, array)
     _refuse_kind(array.dtype)
     if not array.ndim and array.dtype.kind != "b" and x.device.type == "cpu":
         return int(part) if isinstance(part, Tensor) else int(array)  # a GPU would be waited for

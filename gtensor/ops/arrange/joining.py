@@ -26,6 +26,7 @@ from gtensor.ops.arrange.shape import (
 from gtensor.ops.define.arguments import all_tensors, given_axis, takes_arrays
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.path_builders import placed
+from gtensor.system.bus import bus, here
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -228,13 +229,18 @@ def repeat(
             raise ValueError(f"repeat with repeats of shape {counts.shape} along an axis of size "
                              f"{size}; wanted one count, or one for each")
         indices = x.device.from_numpy(np.repeat(np.arange(size), counts))
+        if bus.listeners and here.recorder is not None:
+            here.recorder.literal(repeats, x.device, indices)
         return take(x, wrap(indices, x.device), axis=place)
     return _repeat_op(x, count=int(counts.item()), axis=place - x.ndim)
 
 
 def _counts(repeats: int | Tensor) -> np.ndarray:
     """The numbers of repetitions on the host, checked."""
-    on_host = repeats.device.to_numpy(repeats._array) if isinstance(repeats, Tensor) else repeats
+    on_host: object = repeats
+    if isinstance(repeats, Tensor):
+        repeats._note_read("the counts of repeat")
+        on_host = repeats.device.to_numpy(repeats._array)
     refuse_mask(on_host, "repeat")
     counts = np.asarray(on_host)
     if counts.dtype.kind not in "iu" and counts.size:
