@@ -356,8 +356,8 @@ def capture(
     Source: the recording at the level of calls is that of CUDA graphs and of `torch.cuda.graphs`;
     comparing two recordings is our own.
 
-    Raises TypeError for a `function` that cannot be called or is a coroutine, ValueError for another `fuse` or
-    `outputs` and for a negative `check`.
+    Raises TypeError for a `function` that cannot be called or is a coroutine, ValueError for
+    another `fuse` or `outputs` and for a negative `check`.
     """
     if function is None:
         return functools.partial(capture, fuse=fuse, check=check, outputs=outputs)
