@@ -67,6 +67,8 @@ from gtensor.system.bus import ListenerError, listen
 from gtensor.system.late_imports import after as _after
 from gtensor.system.late_imports import late as _late
 from gtensor.system.moved_modules import find_moved as _find_moved
+from gtensor.system.written_code import enter as _enter
+from gtensor.system.written_code import kinds_in as _kinds_in
 
 if TYPE_CHECKING:
     from gtensor import amp as amp
@@ -128,6 +130,7 @@ else:
         "detect_anomaly": "gtensor.engine.walk.anomaly"})
 
 _find_moved()
+_kinds_in("gtensor.kinds")
 _after({"einops._backends": ("gtensor.creation.libraries", "serve_einops"),
         "opt_einsum.backends.dispatch": ("gtensor.creation.libraries", "serve_opt_einsum")})
 _find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold
@@ -392,6 +395,8 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+_enter(globals(), leave=("device", "listen", "op", "pointwise"), classes=False)
 
 if settings.debug >= 2:
     from gtensor.profiler.listeners import start as _start

@@ -13,6 +13,7 @@ from gtensor.execution.graphs import around_captures
 from gtensor.memory.serving import unserved
 from gtensor.ops.updates.casts import cast
 from gtensor.system.late_imports import late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -106,3 +107,6 @@ def _autocast(
 
 
 around_captures.append(lambda: casting(current_casts()))  # replays repeat the casts of a capture
+
+
+_enter(globals())

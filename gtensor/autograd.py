@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gtensor.engine.handle.context import enable_grad, no_grad, set_grad_enabled
 from gtensor.engine.walk.anomaly import detect_anomaly
-from gtensor.func.gradients import grad
+from gtensor.func import grad
 from gtensor.func.own_functions import Function, once_differentiable
 from gtensor.system.late_imports import late as _late
 

@@ -32,6 +32,7 @@ from gtensor.ops.linalg.solving import (
     solve_triangular,
 )
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:  # names of other libraries
     from numpy.linalg import LinAlgError as LinAlgError
@@ -46,3 +47,5 @@ __all__ = [
     "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace",
     "vecdot", "vector_norm",
 ]
+
+_enter(globals())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, overload
 import numpy as np
 
 from gtensor.backend import Device, element_type, get_default_dtype, get_device
-from gtensor.creation.new_tensors import asarray, sizes_of, tensor
+from gtensor.creation.new_tensors import asarray, shape_of, sizes_of, tensor
 from gtensor.engine.handle.context import again, no_grad
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.namespaces import public
@@ -28,6 +28,7 @@ from gtensor.execution.graphs import around_captures
 from gtensor.system.bus import bus, here
 from gtensor.system.fork_safety import free_at_forks
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -445,6 +446,8 @@ def _arguments(
                         f"{name}(shape) or {name}({', '.join(numbers)}, size), whose shape is one "
                         "argument, such as (2, 3)")
     for label, number in zip(numbers, first, strict=False):
+        if isinstance(number, type) or not hasattr(number, "__float__"):
+            raise TypeError(f"{name} was given {number!r} as its {label}; wanted a number")
         if isinstance(number, Tensor) and number.ndim:
             raise TypeError(f"{name} was given a tensor as its {label}; wanted a number: scale and "
                             f"shift the values of {name}(shape)")
@@ -519,7 +522,7 @@ def multinomial(
     TypeError for a dtype that is not floating.
     """
     with no_grad():
-        p = p.detach()
+        p = asarray(p).detach()
         _floating("multinomial", p.dtype)
         n = p.shape[-1] if p.ndim else 0
         if not n or num_samples < 1 or not (replacement or num_samples <= n):
@@ -560,7 +563,7 @@ def _drawn(
     draw: Callable[[tuple[int, ...]], Tensor]
 ) -> Tensor:
     """`draw(shape)`, from `source` if there is one; within `vmap` as its `randomness` says."""
-    wanted = (index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(index, shape))
+    wanted = shape_of(shape)
     draws = partial(_draws, draw, source)
     found = _of_examples(name, wanted, draws) if vectorizing() else draws(wanted)
     return found._begin_as_leaf() if requires_grad else found
@@ -590,7 +593,8 @@ def integers(
 
     `shape` is one argument, an integer or several; without it there is one value. `size` is another
     name of it. `integers(high)` is `integers(0, high)`, and so is `integers(high, (2, 3))`. Raises
-    ValueError for no integers, and for those that the dtype does not have.
+    ValueError for no integers, and for those that the dtype does not have, TypeError for both words
+    of the shape.
     """
     if isinstance(high, Sequence):
         high, shape = None, high
@@ -598,10 +602,13 @@ def integers(
         low, high = 0, low
     if not low < high:
         raise ValueError(f"integers was given low={low} and high={high}; wanted low < high")
-    wanted = element_type(dtype or np.int64)
+    wanted = element_type(np.int64 if dtype is None else dtype)
     if wanted.kind in "iu" and not np.iinfo(wanted).min <= low <= high - 1 <= np.iinfo(wanted).max:
         raise ValueError(f"integers was given low={low} and high={high} for {wanted}; wanted "
                          "integers that it has")
+    if shape is not None and size is not None:
+        raise TypeError(f"integers was given shape={shape} and size={size}, two words for one "
+                        "thing; wanted one of them")
     given = size if shape is None else shape
     sizes = () if given is None else given
     return _drawn("integers", sizes, False, generator, lambda shape: tensor(
@@ -616,7 +623,8 @@ def permutation(
     Raises TypeError for an n that is neither.
     """
     if isinstance(n, Tensor) and n.ndim:
-        return n[permutation(n.shape[0], device=n.device, generator=generator)]
+        rows = n[permutation(n.shape[0], device=n.device, generator=generator)]
+        return rows if device is None else rows.to(get_device(device))
     if not isinstance(n, SupportsIndex):
         raise TypeError(f"permutation was given {type(n).__name__}; wanted an integer or a tensor")
     count = index(n)
@@ -654,12 +662,17 @@ def choice(
         p: the probability of each row; equal by default.
 
     The gradient of `a` flows through. Raises ValueError for more rows than there are without
-    `replace`, none at all, and probabilities that do not fit.
+    `replace`, none at all, and probabilities that do not fit; TypeError for a number that counts
+    nothing.
     """
     rows = None if isinstance(a, SupportsIndex) and not getattr(a, "ndim", 0) else asarray(a)
+    if rows is not None and not rows.ndim:
+        raise TypeError(f"choice was given a={a!r}; wanted an integer, or a tensor of an axis at "
+                        "least")
     count = index(a) if rows is None else rows.shape[0]  # type: ignore[arg-type]
-    wanted = () if size is None else (index(size),) if isinstance(size, SupportsIndex) else (
-        tuple(size))
+    if count < 1:
+        raise ValueError(f"choice was given {count} rows to draw from; wanted 1 or more")
+    wanted = () if size is None else shape_of(size)
     shares = p.detach().numpy() if isinstance(p, Tensor) else p
     place = None if rows is None else rows.device
 
@@ -677,3 +690,6 @@ if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.s
     random = random_sample = ranf = sample = uniform
     standard_normal, standard_exponential = normal, exponential
     get_rng_state, set_rng_state = get_state, set_state
+
+
+_enter(globals())

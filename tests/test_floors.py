@@ -31,7 +31,7 @@ FLOORS = (
      "memory.trace memory.plan memory.serving", "memory.allocators memory.workspace",
      "memory", "execution"),
     ("engine", "engine.handle", "engine.tape", "engine.walk", "engine.run",
-     "engine.transforms", "creation", "random"),
+     "engine.transforms", "creation", "random", "kinds"),
     ("ops.define", "ops.elementwise ops.updates", "ops.arrange", "ops.reduce",
      "ops.linalg ops.order ops.activations", "ops.scan ops.conv",
      "ops.fft ops.pool ops.norms ops.attention ops.losses ops.recurrent", "ops",

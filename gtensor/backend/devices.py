@@ -270,7 +270,10 @@ def get_device(device: Device | str | None = None) -> Device:
 
     Raises DeviceError if there is no such device.
     """
-    known = _devices.get(device)  # type: ignore[arg-type]
+    try:
+        known = _devices.get(device)  # type: ignore[arg-type]
+    except TypeError:  # no key
+        known = None
     if known is not None:
         return known
     if device is None:
@@ -280,7 +283,10 @@ def get_device(device: Device | str | None = None) -> Device:
 
 def _create(name: str) -> Device:
     if not isinstance(name, str):
-        raise TypeError(f"device {name!r} given; wanted 'cpu', 'cuda', 'cuda:<index>' or a device")
+        from gtensor.system.documents import told
+
+        raise TypeError(f"device {told(name)} given; wanted 'cpu', 'cuda', 'cuda:<index>' or a "
+                        "device")
     kind, _, index_text = name.partition(":")
     if kind not in ("cpu", "cuda") or not (index_text == "" or index_text.isdecimal()):
         raise DeviceError(f"device {name!r} given; wanted 'cpu', 'cuda' or 'cuda:<index>'")

@@ -30,7 +30,9 @@ def element_type(dtype: DTypeLike) -> np.dtype:
     try:
         found = np.dtype(dtype)
     except TypeError:
-        raise TypeError(f"dtype {dtype!r} given; wanted a dtype of numbers") from None
+        from gtensor.system.documents import told
+
+        raise TypeError(f"dtype {told(dtype)} given; wanted a dtype of numbers") from None
     if found.kind in NUMBERS or _of_ml_dtypes(found):
         return found
     raise TypeError(f"dtype {found} given; wanted one of numbers: booleans, integers, floating or "
@@ -71,12 +73,19 @@ def _of_ml_dtypes(dtype: np.dtype) -> bool:
 def host_array(value: object, reader: str) -> np.ndarray:
     """`value` as a NumPy array of numbers.
 
-    Raises TypeError, which names the `reader`, for other elements, integers too large, and masks.
+    Raises TypeError, which names the `reader`, for other elements, integers too large, and masks;
+    ValueError for nested lists of different lengths.
     """
     if type(value) is np.ndarray and value.dtype.kind in NUMBERS:
         return value
     refuse_mask(value, reader)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        if not isinstance(value, (list, tuple)):
+            raise
+        raise ValueError(f"{reader} was given nested lists of different lengths; wanted equally "
+                         "long ones") from error
     try:
         element_type(array.dtype)
     except TypeError:

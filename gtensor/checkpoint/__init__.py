@@ -18,6 +18,7 @@ from gtensor.checkpoint.rotation import Rotation
 from gtensor.checkpoint.session import load, load_into, progress, save
 from gtensor.checkpoint.writing import save_file
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
@@ -26,3 +27,5 @@ __all__ = [
     "CheckpointError", "CheckpointMismatch", "Report", "Rotation", "load", "load_file",
     "load_into", "progress", "safe_open", "save", "save_file",
 ]
+
+_enter(globals(), check=True)

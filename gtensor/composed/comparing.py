@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from gtensor.creation.dtypes import finfo, float64
 from gtensor.creation.new_tensors import asarray
 from gtensor.ops import abs, all, clone, equal, isfinite, isinf, isnan, less_equal, where
+from gtensor.ops.define.arguments import takes_arrays
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand, Tensor
@@ -16,7 +18,8 @@ __all__ = ["allclose", "isclose", "nan_to_num"]
 
 
 def isclose(
-    x1: Operand, x2: Operand, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    x1: Operand, x2: Operand, /, rtol: Tensor | float = 1e-5, atol: Tensor | float = 1e-8,
+    equal_nan: bool = False
 ) -> Tensor:
     """Whether |x1 - x2| <= atol + rtol * |x2|, elementwise; NaN equals NaN if `equal_nan`.
 
@@ -30,14 +33,17 @@ def isclose(
 
 
 def allclose(
-    x1: Operand, x2: Operand, /, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    x1: Operand, x2: Operand, /, rtol: Tensor | float = 1e-5, atol: Tensor | float = 1e-8,
+    equal_nan: bool = False
 ) -> builtins.bool:
     """Whether all elements are close, as `isclose` says: True or False. Waits for the GPU."""
     return builtins.bool(all(isclose(x1, x2, rtol, atol, equal_nan)))
 
 
+@takes_arrays
 def nan_to_num(
-    x: Tensor, /, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+    x: Tensor, /, *, nan: Tensor | float = 0.0, posinf: Tensor | float | None = None,
+    neginf: Tensor | float | None = None
 ) -> Tensor:
     """x with `nan` for NaN, and numbers for infinities: by default the dtype's largest.
 
@@ -56,3 +62,6 @@ def nan_to_num(
     for number, side in ends:
         found = where(infinite & side, number, found)
     return found
+
+
+enter(globals())

@@ -19,7 +19,8 @@ from gtensor.ops import (
 )
 from gtensor.ops.arrange.shape import axis_index, integers
 from gtensor.ops.conv.convolution import conv1d
-from gtensor.ops.define.arguments import floats, given_axis
+from gtensor.ops.define.arguments import floats, given_axis, takes_arrays
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Tensor
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["convolve", "gradient", "interp", "trapezoid"]
 
 
+@takes_arrays
 def trapezoid(
     y: Tensor, x: Tensor | None = None, /, dx: float = 1.0, axis: int = -1, *,
     dim: int | None = None,
@@ -87,6 +89,7 @@ def _slopes(x: Tensor, axis: int, step: float) -> Tensor:
     return moveaxis(found, -1, axis)
 
 
+@takes_arrays
 def interp(x: Tensor, xp: Tensor, fp: Tensor, /) -> Tensor:
     """The values at x of the line through the points (xp, fp), xp ascending; constant beyond them.
 
@@ -105,6 +108,7 @@ def interp(x: Tensor, xp: Tensor, fp: Tensor, /) -> Tensor:
     return fp[left] + share * (fp[left + 1] - fp[left])
 
 
+@takes_arrays
 def convolve(x1: Tensor, x2: Tensor, /, mode: str = "full") -> Tensor:
     """The convolution of two 1-d tensors; mode "full", "same" (as long as the longer), "valid".
 
@@ -120,3 +124,6 @@ def convolve(x1: Tensor, x2: Tensor, /, mode: str = "full") -> Tensor:
                    padding=0 if mode == "valid" else beyond)
     found = reshape(found, (-1,))
     return found[beyond // 2:beyond // 2 + long.size] if mode == "same" else found
+
+
+enter(globals())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.random import normal, uniform
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Tensor
 
 
+@takes_arrays
 def randn_like(
     input: Tensor, *, dtype: DTypeLike | None = None, device: Device | str | None = None,
     requires_grad: bool = False,
@@ -21,6 +23,7 @@ def randn_like(
                   requires_grad=requires_grad)
 
 
+@takes_arrays
 def rand_like(
     input: Tensor, *, dtype: DTypeLike | None = None, device: Device | str | None = None,
     requires_grad: bool = False,

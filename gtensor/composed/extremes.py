@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gtensor.ops import max, min
-from gtensor.ops.define.arguments import torch_words
+from gtensor.ops.define.arguments import takes_arrays, torch_words
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Tensor
     from gtensor.ops.reduce.reductions import Axis
 
 
+@takes_arrays
 def amax(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
     keepdim: bool | None = None,
@@ -21,6 +22,7 @@ def amax(
     return max(x, axis, keepdims=keepdims)
 
 
+@takes_arrays
 def amin(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
     keepdim: bool | None = None,

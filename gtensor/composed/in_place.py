@@ -14,7 +14,7 @@ from gtensor import random
 from gtensor.composed.formulas import lerp
 from gtensor.composed.shapes import booleans
 from gtensor.engine.handle.namespaces import public
-from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.arguments import takes_arrays
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand, Tensor
@@ -57,28 +57,32 @@ def zero_(self: Tensor) -> Tensor:
     return fill_(self, 0)
 
 
+@takes_arrays
 def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
-    """x[...] = src, in x's dtype and place. Raises TypeError for what is no tensor."""
-    want_tensors("copy_", src=src)
+    """x[...] = src, in x's dtype and place."""
     return fill_(self, src.to(self.device).astype(self.dtype, copy=False))
 
 
+@takes_arrays
 def masked_fill_(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
     """x[mask] = value; the mask may broadcast to x. Raises TypeError unless it is of booleans."""
     self[functions.broadcast_to(booleans("masked_fill_", mask), self.shape)] = value
     return self
 
 
+@takes_arrays
 def lerp_(self: Tensor, end: Tensor, weight: Operand) -> Tensor:
     """x[...] = gt.lerp(x, end, weight)."""
     return fill_(self, lerp(self, end, weight))
 
 
+@takes_arrays
 def addcmul_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """x += value * tensor1 * tensor2."""
     return public.assign("add", self, tensor1 * tensor2 * value)
 
 
+@takes_arrays
 def addcdiv_(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """x += value * tensor1 / tensor2."""
     return public.assign("add", self, tensor1 / tensor2 * value)

@@ -8,8 +8,10 @@ from gtensor.backend import get_default_dtype
 from gtensor.creation.new_tensors import linspace, ones
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.ops import clone, matmul, nonzero, pow, reshape, tril, triu
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.linalg.contractions import cross as vector_product
 from gtensor.ops.linalg.norms import diagonal, trace, vector_norm
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["diag", "kron", "logspace", "tril_indices", "triu_indices"]
 
 
+@takes_arrays
 def diag(x: Tensor, /, k: int = 0) -> Tensor:
     """The matrix with a 1-d x on its k-th diagonal, else zeros; of a matrix that diagonal, copied.
 
@@ -34,6 +37,7 @@ def diag(x: Tensor, /, k: int = 0) -> Tensor:
     return clone(diagonal(x, offset=k))
 
 
+@takes_arrays
 def kron(x1: Tensor, x2: Tensor, /) -> Tensor:
     """The Kronecker product: every element of x1 times all of x2, as blocks. Missing axes are 1."""
     ndim = max(x1.ndim, x2.ndim)
@@ -79,6 +83,7 @@ def logspace(
     return found.astype(get_default_dtype() if dtype is None else dtype)
 
 
+@takes_arrays
 def norm(
     x: Tensor, /, p: float | str | None = 2, dim: Axis = None, keepdim: bool = False
 ) -> Tensor:
@@ -93,6 +98,7 @@ def norm(
     return vector_norm(x, dim, keepdims=keepdim, ord=order)
 
 
+@takes_arrays
 def dot(x1: Tensor, x2: Tensor, /) -> Tensor:
     """The product of vectors or matrices. Raises ValueError for more axes, where libraries differ.
     """
@@ -102,6 +108,7 @@ def dot(x1: Tensor, x2: Tensor, /) -> Tensor:
     return matmul(x1, x2)
 
 
+@takes_arrays
 def cross(x1: Tensor, x2: Tensor, /, dim: int | None = None) -> Tensor:
     """The vector product along `dim`, an axis of size 3: the last one by default.
 
@@ -113,6 +120,7 @@ def cross(x1: Tensor, x2: Tensor, /, dim: int | None = None) -> Tensor:
     return vector_product(x1, x2, axis=-1 if dim is None else dim)
 
 
+@takes_arrays
 def addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, /, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
@@ -122,12 +130,14 @@ def addmm(
     return product if beta == 0 else product + (input if beta == 1 else input * beta)
 
 
+@takes_arrays
 def matrix_diagonal(x: Tensor, /, offset: int = 0) -> Tensor:
     """A diagonal of a matrix: a view. Raises ValueError for more axes, where libraries differ."""
     _one_matrix("diagonal", x)
     return diagonal(x, offset=offset)
 
 
+@takes_arrays
 def matrix_trace(x: Tensor, /, offset: int = 0) -> Tensor:
     """The sum of a matrix's diagonal. Raises ValueError for more axes, where libraries differ."""
     _one_matrix("trace", x)
@@ -138,3 +148,6 @@ def _one_matrix(name: str, x: Tensor) -> None:
     if x.ndim != 2:
         raise ValueError(f"{name} of a tensor of shape {x.shape}; wanted a matrix "
                          f"(gt.linalg.{name} takes the last two axes, NumPy's the first two)")
+
+
+enter(globals())

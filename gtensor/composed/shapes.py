@@ -21,7 +21,8 @@ from gtensor.ops import (
     where,
 )
 from gtensor.ops.arrange.shape import axis_index, integers
-from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.arguments import all_tensors, takes_arrays
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["argwhere", "hstack", "swapaxes", "unique", "vstack"]
 
 
+@takes_arrays
 def swapaxes(x: Tensor, axis1: int, axis2: int, /) -> Tensor:
     """Two axes in each other's place: a view. Raises AxisError for one that there is not."""
     order = list(range(x.ndim))
@@ -37,6 +39,7 @@ def swapaxes(x: Tensor, axis1: int, axis2: int, /) -> Tensor:
     return permute_dims(x, order)
 
 
+@takes_arrays
 def transpose(x: Tensor, *axes: Any) -> Tensor:
     """All axes in reverse order; two axes of any tensor swapped; or the axes in an order: a view.
 
@@ -52,20 +55,24 @@ def transpose(x: Tensor, *axes: Any) -> Tensor:
 
 def vstack(arrays: Sequence[Tensor], /) -> Tensor:
     """The tensors one below the other: joined along the first axis; vectors become rows."""
-    return concat([reshape(x, (1, -1)) if x.ndim < 2 else x for x in arrays])
+    return concat([reshape(x, (1, -1)) if x.ndim < 2 else x
+                   for x in all_tensors("vstack", "arrays", arrays)])
 
 
 def hstack(arrays: Sequence[Tensor], /) -> Tensor:
     """The tensors side by side: joined along the second axis, vectors along their only one."""
-    rows = [reshape(x, (1,)) if x.ndim == 0 else x for x in arrays]
+    rows = [reshape(x, (1,)) if x.ndim == 0 else x
+            for x in all_tensors("hstack", "arrays", arrays)]
     return concat(rows, 0 if rows and rows[0].ndim == 1 else 1)
 
 
+@takes_arrays
 def argwhere(x: Tensor, /) -> Tensor:
     """The indices of the elements that are not zero, a row for each: (count, x.ndim), int64."""
     return stack(nonzero(x), axis=1)
 
 
+@takes_arrays
 def unique(
     x: Tensor, /, *, return_inverse: bool = False, return_counts: bool = False
 ) -> Tensor | tuple[Tensor, ...]:
@@ -79,6 +86,7 @@ def unique(
     return (found.values, *asked) if asked else found.values
 
 
+@takes_arrays
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """x in `chunks` parts along `dim` at most, of equal sizes but the last: views, as PyTorch's.
 
@@ -91,6 +99,7 @@ def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return split_by_size(x, -(-size // chunks) if size else [0] * chunks, dim)
 
 
+@takes_arrays
 def split_by_size(
     x: Tensor, split_size: int | Sequence[int], dim: int = 0
 ) -> tuple[Tensor, ...]:
@@ -121,6 +130,7 @@ def _parts(x: Tensor, sizes: Sequence[int], axis: int) -> Iterator[Tensor]:
         start += size
 
 
+@takes_arrays
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     """`length` elements from `start` on along `dim`: a view, as PyTorch's.
 
@@ -135,23 +145,25 @@ def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     return x[(slice(None),) * axis + (slice(first, first + length),)]
 
 
+@takes_arrays
 def select(x: Tensor, dim: int, index: int) -> Tensor:
     """The slice at `index` along `dim`, without that axis: a view, as PyTorch's."""
     return x[(slice(None),) * axis_index(dim, x.ndim, "select") + (index,)]
 
 
+@takes_arrays
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices at the indices along `dim`, as PyTorch's; `take` with axis=.
 
     One index (0-d) keeps the axis, of size 1. Raises ValueError for indices of more axes.
     """
-    want_tensors("index_select", index=index)
     if index.ndim > 1:
         raise ValueError(f"index_select was given an index of shape {index.shape}; wanted one axis "
                          "(gt.take takes more)")
     return take(x, reshape(index, (-1,)), axis=dim)
 
 
+@takes_arrays
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     """The elements where the mask is true, 1-d; both broadcast, unlike `x[mask]`.
 
@@ -161,6 +173,7 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     return x[mask]
 
 
+@takes_arrays
 def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
     """`value` where the mask is true, else x, in the dtype of x; both broadcast.
 
@@ -175,13 +188,13 @@ def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
 
 def booleans(name: str, mask: Tensor) -> Tensor:
     """The mask. Raises TypeError for another dtype, of which `x[mask]` would make indices."""
-    want_tensors(name, mask=mask)
     if mask.dtype.kind != "b":
         raise TypeError(f"{name} was given a mask of dtype {mask.dtype}; wanted bool, such as "
                         "mask != 0")
     return mask
 
 
+@takes_arrays
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """The elements of x at indices along `dim`, of index's shape, as PyTorch's.
 
@@ -196,11 +209,13 @@ def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return take_along_axis(part, index, axis=axis)
 
 
+@takes_arrays
 def atleast_1d(x: Tensor, /) -> Tensor:
     """x with at least one axis: a view."""
     return x if x.ndim else reshape(x, (1,))
 
 
+@takes_arrays
 def atleast_2d(x: Tensor, /) -> Tensor:
     """x with at least two axes: a view; a vector is a row."""
     return x if x.ndim > 1 else reshape(x, (1, -1))
@@ -208,4 +223,8 @@ def atleast_2d(x: Tensor, /) -> Tensor:
 
 def column_stack(arrays: Sequence[Tensor], /) -> Tensor:
     """Numbers and vectors as the columns of a matrix, beside matrices."""
-    return concat([reshape(x, (-1, 1)) if x.ndim < 2 else x for x in arrays], 1)
+    return concat([reshape(x, (-1, 1)) if x.ndim < 2 else x
+                   for x in all_tensors("column_stack", "arrays", arrays)], 1)
+
+
+enter(globals())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from math import floor, nan
+from numbers import Real
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from gtensor.creation.dtypes import int64
@@ -25,9 +27,10 @@ from gtensor.ops import (
     unique_counts,
     where,
 )
-from gtensor.ops.define.arguments import floats, torch_words
+from gtensor.ops.define.arguments import floats, takes_arrays, torch_words
 from gtensor.ops.linalg.norms import diagonal
 from gtensor.ops.reduce.reductions import kept_shape, normalize_axis, reduced
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.ops.reduce.reductions import Axis
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["bincount", "corrcoef", "cov", "median", "percentile", "quantile"]
 
 
+@takes_arrays
 def quantile(
     x: Tensor, q: float | Sequence[float] | Tensor, /, axis: Axis = None, *,
     keepdims: bool = False, dim: Axis = None, keepdim: bool | None = None,
@@ -70,7 +74,10 @@ def _numbers(q: float | Sequence[float] | Tensor) -> tuple[list[float], bool]:
     """The numbers as a list, and whether they were several."""
     given: Any = q.tolist() if isinstance(q, Tensor) else q
     several = isinstance(given, (list, tuple))
-    return list(given) if several else [given], several
+    numbers = list(given) if several else [given]
+    if not builtins.all(isinstance(n, Real) for n in numbers):
+        raise TypeError(f"q={q!r} given; wanted a number from 0 to 1, or several")
+    return numbers, several
 
 
 def _between(ordered: Tensor, q: float) -> Tensor:
@@ -81,6 +88,7 @@ def _between(ordered: Tensor, q: float) -> Tensor:
     return first if low == place else first + (ordered[..., low + 1] - first) * (place - low)
 
 
+@takes_arrays
 def percentile(
     x: Tensor, q: float | Sequence[float], /, axis: Axis = None, *, keepdims: bool = False
 ) -> Tensor:
@@ -92,6 +100,7 @@ def percentile(
     return quantile(x, shares if several else shares[0], axis, keepdims=keepdims)
 
 
+@takes_arrays
 def median(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None
 ) -> Tensor:
@@ -107,6 +116,7 @@ def median(
     return quantile(x, 0.5, axis, keepdims=keepdims)
 
 
+@takes_arrays
 def cov(x: Tensor, /, *, correction: float = 1.0) -> Tensor:
     """The covariance of variables, the rows of x (variables, observations), over n - correction.
 
@@ -122,6 +132,7 @@ def cov(x: Tensor, /, *, correction: float = 1.0) -> Tensor:
     return reshape(found, ()) if found.size == 1 else found
 
 
+@takes_arrays
 def corrcoef(x: Tensor, /) -> Tensor:
     """The correlation of variables, the rows of x (variables, observations): from -1 to 1.
 
@@ -135,6 +146,7 @@ def corrcoef(x: Tensor, /) -> Tensor:
     return found if found.dtype.kind == "c" else clip(found, -1, 1)
 
 
+@takes_arrays
 def bincount(x: Tensor, /, *, minlength: int = 0) -> Tensor:
     """How often 0, 1, ... occur in a 1-d x of integers; int64, at least `minlength` numbers.
 
@@ -148,7 +160,10 @@ def bincount(x: Tensor, /, *, minlength: int = 0) -> Tensor:
     if values.size and int(values[0]) < 0:
         raise ValueError(f"bincount of a tensor with {int(values[0])}; wanted 0 or more")
     most = int(max(values)) + 1 if values.size else 0
-    found = zeros(builtins.max(most, minlength), int64, x.device)
+    found = zeros(builtins.max(most, index(minlength)), int64, x.device)
     if values.size:
         found[values.astype(int64)] = counts
     return found
+
+
+enter(globals())

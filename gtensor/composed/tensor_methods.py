@@ -9,6 +9,7 @@ from gtensor.backend import element_type, get_device
 from gtensor.creation import dtypes
 from gtensor.creation.new_tensors import empty, full, ones, sizes_of, tensor, zeros
 from gtensor.ops import broadcast_to, clone, permute_dims, reshape, tile
+from gtensor.ops.define.arguments import takes_arrays
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -31,6 +32,7 @@ def view(self: Tensor, *shape: Any) -> Tensor:
     return reshape(self, sizes_of(shape))
 
 
+@takes_arrays
 def view_as(self: Tensor, other: Tensor) -> Tensor:
     """`reshape` to the shape of another tensor."""
     return reshape(self, other.shape)
@@ -44,6 +46,7 @@ def expand(self: Tensor, *sizes: Any) -> Tensor:
                                     for n, m in zip(wanted, own[-len(wanted):], strict=False)))
 
 
+@takes_arrays
 def expand_as(self: Tensor, other: Tensor) -> Tensor:
     """`broadcast_to` the shape of another tensor."""
     return broadcast_to(self, other.shape)
@@ -59,6 +62,7 @@ def t(self: Tensor) -> Tensor:
     return self.T if self.ndim > 1 else self
 
 
+@takes_arrays
 def contiguous(self: Tensor) -> Tensor:
     """This tensor if its elements lie in order, without gaps; else a copy in which they do."""
     return self if self._array.flags.c_contiguous else clone(self)
@@ -99,6 +103,7 @@ def cast(self: Tensor, dtype: DTypeLike | None = None) -> Tensor:
     return self.astype(dtype, copy=False)
 
 
+@takes_arrays
 def type_as(self: Tensor, other: Tensor) -> Tensor:
     """In the dtype of another tensor; this tensor itself if it has it."""
     return self.astype(other.dtype, copy=False)

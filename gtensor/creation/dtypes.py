@@ -94,9 +94,9 @@ def isdtype(dtype: DTypeLike, kind: Any) -> builtins.bool:
     """
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
-    dtype = np.dtype(dtype)
+    dtype = element_type(dtype)
     if not isinstance(kind, str):
-        return dtype == np.dtype(kind)
+        return dtype == element_type(kind)
     if kind not in KINDS:
         raise ValueError(f"isdtype was given the kind {kind!r}; wanted a dtype or one of "
                          f"{', '.join(KINDS)}")

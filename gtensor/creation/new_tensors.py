@@ -102,6 +102,16 @@ def asarray(
     return wrap(array, place) if cast else adopted(array, place)
 
 
+def adopt_argument(value: Any, reader: str, device: Device | None, copy: bool) -> Tensor:
+    """What `asarray` makes of an argument of the `reader`, on `device`; CuPy's are where they are.
+
+    Raises TypeError or ValueError, which names the reader, for what is no array of numbers.
+    """
+    place = _place(value, None if hasattr(value, "__cuda_array_interface__") else device)
+    array = _on(place, _values(value, None, reader))
+    return wrap(place.copy(array, label=reader), place) if copy else adopted(array, place)
+
+
 def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
     """A tensor sharing the memory of any object with `__dlpack__` (PyTorch, JAX, CuPy, NumPy).
 
@@ -127,9 +137,13 @@ def full(
     """A tensor of `shape` filled with a number (a Python one or a 0-d tensor).
 
     Without dtype: the default dtype, complex64, int64 or bool, by the number; a 0-d tensor's own.
+    Raises TypeError for a value with axes.
     """
     place = fill_value.device if isinstance(fill_value, Tensor) else get_device(device)
     value = plain_values(given_values(fill_value, place, "full"), "full")
+    if getattr(value, "ndim", 0):
+        raise TypeError(f"full was given fill_value of shape {value.shape}; wanted a number or a "
+                        "0-d tensor")
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Tensor) else _values(value, None).dtype
     result = empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -148,7 +162,7 @@ def empty(
     """
     shape, dtype, device, requires_grad = _called(
         shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
-    sizes = _sizes(shape)
+    sizes = shape_of(shape)
     wanted = get_default_dtype() if dtype is None else element_type(dtype)
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
@@ -163,7 +177,7 @@ def zeros(
     """A tensor of zeros; of the default dtype (float32) unless given. See `empty` for `more`."""
     shape, dtype, device, requires_grad = _called(
         shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
-    wanted = dtype or get_default_dtype()
+    wanted = get_default_dtype() if dtype is None else dtype
     return full(shape, 0, dtype=wanted, device=device, requires_grad=requires_grad)
 
 
@@ -174,7 +188,7 @@ def ones(
     """A tensor of ones; of the default dtype (float32) unless given. See `empty` for `more`."""
     shape, dtype, device, requires_grad = _called(
         shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
-    wanted = dtype or get_default_dtype()
+    wanted = get_default_dtype() if dtype is None else dtype
     return full(shape, 1, dtype=wanted, device=device, requires_grad=requires_grad)
 
 
@@ -183,8 +197,9 @@ def empty_like(
     requires_grad: bool = False,
 ) -> Tensor:
     """An uninitialized tensor of x's shape, dtype and device, unless given."""
-    return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device,
-                 requires_grad=requires_grad)
+    x = asarray(x)
+    return empty(x.shape, dtype=x.dtype if dtype is None else dtype,
+                 device=x.device if device is None else device, requires_grad=requires_grad)
 
 
 def full_like(
@@ -195,8 +210,9 @@ def full_like(
 
     Raises TypeError for a value that is no number, or that the dtype cannot hold.
     """
-    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device,
-                requires_grad=requires_grad)
+    x = asarray(x)
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype,
+                device=x.device if device is None else device, requires_grad=requires_grad)
 
 
 def zeros_like(
@@ -258,6 +274,9 @@ def linspace(
         return _between(start, stop, num, dtype, device, endpoint)
     if num < 0:
         raise ValueError(f"linspace of {num} values; wanted 0 or more")
+    if np.ndim(start) or np.ndim(stop):
+        raise TypeError(f"linspace was given ends of shapes {np.shape(start)} and {np.shape(stop)};"
+                        " wanted numbers or 0-d tensors")
     default = DEFAULTS["c" if isinstance(start + stop, complex) else "f"]
     wanted = default if dtype is None else element_type(dtype)
     return _made("linspace", device, lambda xp: xp.linspace(
@@ -304,6 +323,7 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid was given indexing={indexing!r}; wanted 'xy' or 'ij'")
+    arrays = tuple(map(asarray, arrays))
     wrong = [a.shape for a in arrays if a.ndim != 1]
     if wrong or len({a.dtype for a in arrays}) > 1:
         raise ValueError(f"meshgrid was given tensors of shapes {[a.shape for a in arrays]} and "
@@ -345,9 +365,11 @@ def sizes_of(given: tuple[Any, ...]) -> Any:
     return given[0] if len(given) == 1 else given
 
 
-def _sizes(shape: Any) -> tuple[int, ...]:
+def shape_of(shape: Any) -> tuple[int, ...]:
     """A shape as a tuple of sizes. Raises TypeError or ValueError if it is not a shape."""
     try:
+        if isinstance(shape, (str, bytes, set, dict)):
+            raise TypeError
         sizes = (index(shape),) if hasattr(shape, "__index__") else tuple(index(n) for n in shape)
     except TypeError:
         raise TypeError(f"shape {shape!r} given; wanted a whole number, or a tuple of them such "
@@ -375,16 +397,16 @@ def _home(data: Any) -> Device:
     return cuda_device(data.device.id) if hasattr(data.device, "id") else get_device("cuda")
 
 
-def _values(data: object, dtype: DTypeLike | None) -> Any:
-    """The NumPy or CuPy array behind `data`."""
+def _values(data: object, dtype: DTypeLike | None, reader: str = "a tensor") -> Any:
+    """The NumPy or CuPy array behind `data`. Errors name the `reader`."""
     if isinstance(data, Tensor):
         return data._array
     if hasattr(data, "__cuda_array_interface__"):
         return data
     python = not hasattr(data, "dtype") and not hasattr(data, "__array__")
     if isinstance(data, (list, tuple)):
-        data = plain_values(data, "a tensor")
-    array = host_array(data, "a tensor")
+        data = plain_values(data, reader)
+    array = host_array(data, reader)
     if python and dtype is None and array.dtype.kind in DEFAULTS:
         return array.astype(DEFAULTS[array.dtype.kind])
     return array

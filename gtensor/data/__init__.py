@@ -22,6 +22,7 @@ from gtensor.data.datasets import (
 )
 from gtensor.data.loader import DataLoader
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
@@ -30,3 +31,5 @@ __all__ = [
     "ArrayDataset", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "Subset",
     "TensorDataset", "default_collate", "memmap", "random_split",
 ]
+
+_enter(globals(), check=True)

@@ -23,7 +23,7 @@ def default_collate(items: Sequence[Any]) -> Any:
 
     Raises ValueError or TypeError, which names the item that differs from the first.
     """
-    if not items:
+    if len(items) == 0:
         raise ValueError("no items given to batch; wanted at least one")
     first = items[0]
     if isinstance(first, Mapping):

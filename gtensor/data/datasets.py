@@ -118,7 +118,9 @@ class Subset(Dataset):
     Raises ValueError for indices that are not 1-d, IndexError where one is out of range.
     """
 
-    def __init__(self, dataset: Any, indices: Sequence[int] | np.ndarray) -> None:
+    def __init__(
+        self, dataset: Dataset | Sequence[Any], indices: Sequence[int] | np.ndarray
+    ) -> None:
         numbers = np.asarray(indices, np.int64)
         if numbers.ndim != 1:
             raise ValueError(f"Subset was given indices of shape {numbers.shape}; wanted one "
@@ -130,7 +132,7 @@ class Subset(Dataset):
     @property
     def gather(self) -> Callable[[np.ndarray], Any]:
         """Makes a batch of these items; only if the dataset has `gather`."""
-        whole = self.dataset.gather
+        whole: Callable[[np.ndarray], Any] = getattr(self.dataset, "gather")  # noqa: B009  mypy
         return lambda indices: whole(self.indices[indices])
 
     def __len__(self) -> int:
@@ -172,8 +174,8 @@ class ConcatDataset(Dataset):
 
 
 def random_split(
-    dataset: Any, lengths: Sequence[float], seed: int | Generator | None = None, *,
-    generator: Generator | None = None,
+    dataset: Dataset | Sequence[Any], lengths: Sequence[float],
+    seed: int | Generator | None = None, *, generator: Generator | None = None,
 ) -> list[Subset]:
     """Disjoint random subsets of a dataset that cover it.
 

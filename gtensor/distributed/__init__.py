@@ -25,6 +25,7 @@ from gtensor.distributed.zero import ZeroOptimizer
 from gtensor.settings import settings
 from gtensor.system.installation import installation_of
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
@@ -109,3 +110,6 @@ def _engine(backend: str, timeout: float) -> Engine:
     from gtensor.distributed import mpi
 
     return mpi.world()
+
+
+_enter(globals(), check=True)

@@ -18,6 +18,7 @@ from gtensor.func.gradients import grad, value_and_grad, vjp
 from gtensor.func.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
 from gtensor.func.modules import functional_call, per_example_grad
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:  # names of other libraries
     from gtensor.nn.utils import checkpoint as checkpoint
@@ -31,3 +32,5 @@ __all__ = [
     "jacrev", "jvp", "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp",
     "vmap",
 ]
+
+_enter(globals(), check=True)

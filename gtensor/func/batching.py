@@ -65,12 +65,7 @@ def vmap(
 
     Source: `torch.func.vmap` and `jax.vmap`.
     """
-    if randomness not in ("error", "different", "same"):
-        raise ValueError(f"vmap() was given randomness {randomness!r}; wanted 'error', 'different' "
-                         "or 'same'")
     check_chunk_size("vmap()", chunk_size)
-    if fallback not in (None, "loop"):
-        raise ValueError(f"vmap() was given fallback {fallback!r}; wanted None or 'loop'")
     rule = None if fallback is None else _looped
     for path, axis in leaves(out_axes, "out_axes"):
         if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):

@@ -120,8 +120,6 @@ def jvp_batched(
     Source: Enzyme's batched forward mode; Rust's autodiff, where an argument has N shadows, or one
     that is N times longer.
     """
-    if layout not in ("stack", "concat"):
-        raise ValueError(f"jvp_batched() was given layout {layout!r}; wanted 'stack' or 'concat'")
     moves = _Moves("jvp_batched()", "shadows", primals, shadows)
     stacked = [None if given is None else _stacked(path, x, given, layout)
                for (path, x), given in zip(moves.leaves, moves.given, strict=True)]

@@ -126,12 +126,12 @@ def _grad_values(
     retain_graph: bool | None = None,
     allow_unused: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    many = _as_list(outputs)
-    given = [None] * len(many) if grad_outputs is None else _as_list(grad_outputs)
+    many = _as_list("outputs", outputs)
+    given = [None] * len(many) if grad_outputs is None else _as_list("grad_outputs", grad_outputs)
     if len(given) != len(many):
         raise ValueError(f"{len(given)} grad_outputs given for {len(many)} outputs")
     keep = create_graph if retain_graph is None else retain_graph
-    targets = [root_node(x, "grad()") for x in _as_list(inputs)]
+    targets = [root_node(x, "grad()") for x in _as_list("inputs", inputs)]
     found = _apart(gradients(many, targets, given, create_graph, keep), given)
     unused = [i for i, g in enumerate(found) if g is None]
     if unused and not allow_unused:
@@ -481,5 +481,11 @@ def _standing_for(node: Node, g: Tensor) -> Tensor:
     return total if total._device is g._device else recorded.to_device(total, device=g._device)
 
 
-def _as_list(value: Any) -> list[Any]:
-    return [value] if isinstance(value, Tensor) else list(value)
+def _as_list(name: str, value: Any) -> list[Any]:
+    if isinstance(value, Tensor):
+        return [value]
+    try:
+        return list(value)
+    except TypeError:
+        raise TypeError(f"grad() was given {name} of type {type(value).__name__}; wanted a Tensor "
+                        "or several") from None

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from numbers import Integral
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +42,7 @@ from gtensor.memory.sources import (
 )
 from gtensor.memory.trace.owners import standing
 from gtensor.system.late_imports import late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
     from gtensor.memory.plan.plan import Plan
@@ -193,9 +193,9 @@ def timeline(path: str | PathLike[str] | None = None, device: Device | str | Non
 
         export.check(path)
         export.check_folder(path)
-    if not isinstance(most, Integral) or most < 0:
-        raise (ValueError if isinstance(most, Integral) else TypeError)(
-            f"most={most!r} given; wanted how many events to keep, an integer of 0 or more")
+    if most < 0:
+        raise ValueError(f"most={most!r} given; wanted how many events to keep, an integer of 0 or "
+                         "more")
     from gtensor.memory.trace.timelines import Timeline  # late, as the name of this module
 
     recording = None
@@ -230,3 +230,6 @@ def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> N
     with export.collector_paused():
         history = standing(arena_of(device)) if recording is None else recording.history()
         export.save(path, history, snapshot=True)
+
+
+_enter(globals(), check=True, leave=("Block",))

@@ -14,7 +14,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
-from gtensor.nn.containers import ModuleList
+from gtensor.nn.containers import ModuleList, check_layers
 from gtensor.nn.hooks import is_plain
 from gtensor.nn.layers import (
     DeviceLike,
@@ -306,8 +306,7 @@ class TransformerEncoder(Module):
     def __init__(self, encoder_layer: Module, num_layers: int, norm: Module | None = None,
                  enable_nested_tensor: bool = True, mask_check: bool = True) -> None:
         super().__init__()
-        if num_layers < 0:
-            raise ValueError(f"num_layers={num_layers} given; wanted 0 or more")
+        check_layers("TransformerEncoder", num_layers, 0)
         self.layers = ModuleList([deepcopy(encoder_layer) for _ in range(num_layers)])
         self.num_layers = num_layers
         self.register_module("norm", norm)

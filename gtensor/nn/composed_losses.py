@@ -14,7 +14,13 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import where
 from gtensor.ops.activations.activation import relu
 from gtensor.ops.activations.smooth_activations import logsigmoid
-from gtensor.ops.define.arguments import autocast, check_reduction, same_dtype, want_tensors
+from gtensor.ops.define.arguments import (
+    autocast,
+    check_reduction,
+    same_dtype,
+    takes_arrays,
+    want_number,
+)
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.linalg.norms import vector_norm
 
@@ -24,11 +30,6 @@ def _wide(name: str, **inputs: Tensor) -> list[Tensor]:
     same_dtype(name, **inputs)
     given = autocast("float32", *inputs.values())
     return [x.to(computed_in(x.dtype)) for x in given]
-
-
-def _signs(name: str, target: Tensor, like: Tensor) -> Tensor:
-    want_tensors(name, target=target)
-    return target.astype(like.dtype)
 
 
 def _reduced(losses: Tensor, reduction: str, like: Tensor) -> Tensor:
@@ -42,6 +43,7 @@ def _reduced(losses: Tensor, reduction: str, like: Tensor) -> Tensor:
 # -- of distances ----------------------------------------------------------------------------------
 
 
+@takes_arrays
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -57,6 +59,7 @@ def _distance(a: Tensor, b: Tensor, p: float, eps: float, keepdims: bool = False
     return vector_norm(a - b + eps, axis=-1, keepdims=keepdims, ord=p)
 
 
+@takes_arrays
 def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
     eps: float = 1e-6, swap: bool = False, *, reduction: str = "mean",
@@ -87,6 +90,7 @@ def triplet_margin_loss(
 # -- of margins ------------------------------------------------------------------------------------
 
 
+@takes_arrays
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, *, reduction: str = "mean"
 ) -> Tensor:
@@ -97,10 +101,11 @@ def margin_ranking_loss(
     """
     check_reduction("margin_ranking_loss", reduction)
     a, b = _wide("margin_ranking_loss", input1=input1, input2=input2)
-    signs = _signs("margin_ranking_loss", target, a)
+    signs = target.astype(a.dtype)
     return _reduced(relu(margin - signs * (a - b)), reduction, input1)
 
 
+@takes_arrays
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, *, reduction: str = "mean"
 ) -> Tensor:
@@ -112,7 +117,7 @@ def cosine_embedding_loss(
     name = "cosine_embedding_loss"
     check_reduction(name, reduction)
     a, b = _wide(name, input1=input1, input2=input2)
-    signs = _signs(name, target, a)
+    signs = target.astype(a.dtype)
     if not a.shape == b.shape == (*signs.shape, *a.shape[-1:]) or a.ndim not in (1, 2):
         raise ValueError(f"{name} was given inputs of shapes {input1.shape} and {input2.shape} and "
                          f"a target of shape {target.shape}; wanted (N, D), (N, D) and (N)")
@@ -123,6 +128,7 @@ def cosine_embedding_loss(
     return _reduced(losses, reduction, input1)
 
 
+@takes_arrays
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, *, reduction: str = "mean"
 ) -> Tensor:
@@ -132,11 +138,12 @@ def hinge_embedding_loss(
     """
     check_reduction("hinge_embedding_loss", reduction)
     (a,) = _wide("hinge_embedding_loss", input=input)
-    signs = _signs("hinge_embedding_loss", target, a)
+    signs = target.astype(a.dtype)
     losses = where(signs != 1, relu(margin - a), 0.0) + where(signs != -1, a, 0.0)
     return _reduced(losses, reduction, input)
 
 
+@takes_arrays
 def soft_margin_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-target * input)) for targets of 1 and -1, without overflow; reduced.
 
@@ -144,13 +151,14 @@ def soft_margin_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") 
     """
     check_reduction("soft_margin_loss", reduction)
     (a,) = _wide("soft_margin_loss", input=input)
-    signs = _signs("soft_margin_loss", target, a)
+    signs = target.astype(a.dtype)
     return _reduced(-logsigmoid(signs * a), reduction, input)
 
 
 # -- of likelihoods --------------------------------------------------------------------------------
 
 
+@takes_arrays
 def poisson_nll_loss(
     input: Tensor, target: Tensor, log_input: bool = True, *, full: bool = False,
     eps: float = 1e-8, reduction: str = "mean",
@@ -166,6 +174,7 @@ def poisson_nll_loss(
         reduction: "mean", "sum" or "none".
     """
     check_reduction("poisson_nll_loss", reduction)
+    want_number("poisson_nll_loss", eps=eps)
     a, t = _wide("poisson_nll_loss", input=input, target=target)
     losses = recorded.exp(a) - t * a if log_input else a - t * recorded.log(a + eps)
     if full:
@@ -175,6 +184,7 @@ def poisson_nll_loss(
     return _reduced(losses, reduction, input)
 
 
+@takes_arrays
 def gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6,
     *, reduction: str = "mean",

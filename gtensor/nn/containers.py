@@ -70,6 +70,16 @@ class _Ordered(Module):
         return self
 
 
+_MOST_LAYERS = 1 << 16
+
+
+def check_layers(name: str, num_layers: int, least: int) -> None:
+    """Raise ValueError for a number of layers that none has, such as one given for another."""
+    if not least <= num_layers <= _MOST_LAYERS:
+        raise ValueError(f"{name} was given num_layers={num_layers}; wanted a number from {least} "
+                         f"to {_MOST_LAYERS}")
+
+
 class Sequential(_Ordered, Generic[*Ms]):
     """Each module is called on the output of the one before.
 

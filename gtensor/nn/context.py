@@ -117,7 +117,7 @@ class SharedAttentionContext(Module):
                 raise ValueError(f"SharedAttentionContext was given a strength of shape "
                                  f"{strength.shape} and dtype {strength.dtype}; wanted a number, "
                                  "or a floating-point tensor of shape ()")
-        elif not isfinite(strength):
+        elif not isinstance(strength, (int, float)) or not isfinite(strength):
             raise ValueError(f"SharedAttentionContext was given strength={strength!r}; wanted a "
                              "finite number, or a Parameter of shape ()")
         self.width = width

@@ -1,15 +1,15 @@
 """Neural-network functions, with PyTorch's names, arguments and defaults.
 
 Shapes: N images or rows, C channels or classes, H and W height and width; `...` any axes. The
-tensors of a call share one floating dtype and one device. A NumPy array, a list or a number where a
-Tensor is wanted raises TypeError and is not converted (`gt.asarray` does that): its dtype would
-seldom be the weights'. Activations of one input, which have no weights, take what `gt.exp` takes.
+tensors of a call share one floating dtype and one device. Where a Tensor is wanted a NumPy array, a
+list or a number is taken for what `gt.asarray` makes of it, on the device of the tensors beside it.
 Wrong shapes and values raise ValueError, wrong dtypes TypeError, before anything is computed.
 Importing this module registers the ops behind it.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
@@ -61,7 +61,7 @@ from gtensor.ops.arrange.writing import overwrite
 from gtensor.ops.attention.attention import scaled_dot_product_attention
 from gtensor.ops.attention.rotary import rotary_embedding
 from gtensor.ops.conv.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
-from gtensor.ops.define.arguments import autocast, same_dtype, want_tensors
+from gtensor.ops.define.arguments import autocast, same_dtype, takes_arrays, want_number
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.elementwise import exponentials
 from gtensor.ops.linalg.feed_forward import feed_forward
@@ -90,6 +90,7 @@ from gtensor.ops.pool.max_pool import max_pool1d, max_pool2d
 from gtensor.ops.scan.linear_scan import linear_scan
 from gtensor.random import exponential
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import entrance
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -126,7 +127,10 @@ def _written(function: Callable[Concatenate[Tensor, _P], Tensor]
 
     form.__name__ = form.__qualname__ = f"{function.__name__}_"
     form.__doc__ = f"`{function.__name__}` with inplace=True: the input itself becomes the result."
-    return form
+    signature = inspect.signature(function)
+    form.__signature__ = signature.replace(parameters=[  # type: ignore[attr-defined]
+        p for p in signature.parameters.values() if p.name != "inplace"])
+    return entrance(form)
 
 
 elu_ = _written(elu)
@@ -146,6 +150,7 @@ def erf(input: Tensor) -> Tensor:
     return exponentials.erf(input)
 
 
+@takes_arrays
 def normalize(
     input: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12
 ) -> Tensor:
@@ -165,6 +170,7 @@ def _normalized(
     return input / recorded.maximum(vector_norm(input, axis=dim, keepdims=True, ord=p), eps)
 
 
+@takes_arrays
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along `dim`, which is left out of the shape.
 
@@ -181,6 +187,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 # -- activations that are a few ops ----------------------------------------------------------------
 
 
+@takes_arrays
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input where positive, else alpha * (exp(input / alpha) - 1), elementwise.
 
@@ -196,11 +203,13 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 celu_ = _written(celu)
 
 
+@takes_arrays
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """0 where |input| <= lambd, else input, elementwise."""
     return where((input >= -lambd) & (input <= lambd), 0, input)
 
 
+@takes_arrays
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """input moved by lambd towards 0, and 0 where it would pass that, elementwise.
 
@@ -211,11 +220,13 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return input - clip(input, -lambd, lambd)
 
 
+@takes_arrays
 def tanhshrink(input: Tensor) -> Tensor:
     """input - tanh(input), elementwise."""
     return input - recorded.tanh(input)
 
 
+@takes_arrays
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """input where it is above the threshold, else `value`, elementwise."""
     if inplace:
@@ -230,12 +241,13 @@ def _threshold(input: Tensor, threshold: float, value: float) -> Tensor:
 threshold_ = _written(threshold)
 
 
+@takes_arrays
 def softmin(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     """`softmax` of -input along `dim`, which must be given."""
-    want_tensors("softmin", input=input)
     return softmax(-input, dim, dtype=dtype)
 
 
+@takes_arrays
 def gumbel_softmax(
     logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Tensor:
@@ -252,6 +264,7 @@ def gumbel_softmax(
     ValueError for a tau that is not above 0, TypeError for logits that are not floating.
     """
     same_dtype("gumbel_softmax", logits=logits)
+    want_number("gumbel_softmax", eps=eps)
     if not tau > 0:
         raise ValueError(f"gumbel_softmax was given tau={tau}; wanted a number above 0")
     (logits,) = autocast("float32", logits)
@@ -269,6 +282,7 @@ def gumbel_softmax(
 # -- channels --------------------------------------------------------------------------------------
 
 
+@takes_arrays
 def dropout1d(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
@@ -279,6 +293,7 @@ def dropout1d(
     return _dropped_channels("dropout1d", input, p, training, inplace, (2, 3))
 
 
+@takes_arrays
 def dropout2d(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
@@ -291,6 +306,7 @@ def dropout2d(
     return _dropped_channels("dropout2d", input, p, training, inplace, (4,))
 
 
+@takes_arrays
 def dropout3d(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
@@ -304,7 +320,6 @@ def dropout3d(
 def _dropped_channels(
     name: str, input: Tensor, p: float, training: bool, inplace: bool, dims: tuple[int, ...]
 ) -> Tensor:
-    want_tensors(name, input=input)
     if input.ndim not in dims:
         raise ValueError(f"{name} was given shape {input.shape}; wanted "
                          f"{' or '.join(map(str, dims))} axes")
@@ -316,6 +331,7 @@ def _dropped_channels(
     return overwrite(recorded.multiply, input, kept) if inplace else input * kept
 
 
+@takes_arrays
 def instance_norm(
     input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
     weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
@@ -328,7 +344,7 @@ def instance_norm(
     Source: Ulyanov et al., "Instance normalization", 2016. Raises ValueError for running statistics
     or use_input_stats=False, and for a weight or bias that is not (C).
     """
-    want_tensors("instance_norm", input=input)
+    want_number("instance_norm", momentum=momentum)
     if running_mean is not None or running_var is not None or not use_input_stats:
         raise ValueError("instance_norm was given running statistics, or use_input_stats=False; "
                          "wanted neither: it normalizes by each image's own")

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from gtensor.engine.handle.hooks import RemovableHandle
 from gtensor.nn.running import run
 from gtensor.system.bus import bus
+from gtensor.system.written_code import refuse_call
 
 Args = tuple[Any, ...]
 Options = dict[str, Any]
@@ -72,9 +73,13 @@ class Hooked:
     def __call__(self: _WithForward[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if bus.listeners:
             return run(self, self._call, args, kwargs)
-        if not self._forward_pre_hooks and not self._forward_hooks:
-            return self.forward(*args, **kwargs)
-        return self._call(args, kwargs)
+        try:
+            if not self._forward_pre_hooks and not self._forward_hooks:
+                return self.forward(*args, **kwargs)
+            return self._call(args, kwargs)
+        except Exception as error:
+            refuse_call(self.forward, args, kwargs, error)
+            raise
 
     def _call(self, args: Args, kwargs: Options) -> Any:
         for hook in list(self._forward_pre_hooks.values()):

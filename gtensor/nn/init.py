@@ -17,8 +17,10 @@ from gtensor.creation.new_tensors import arange
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import sign, where
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.linalg.decompositions import qr
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
     from gtensor.random import Generator
@@ -210,6 +212,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return _GAINS[nonlinearity]
 
 
+@takes_arrays
 def fans(tensor: Tensor) -> tuple[int, int]:
     """(fan_in, fan_out) of a weight (out, in, *kernel). Raises ValueError below two dimensions."""
     if tensor.ndim < 2:
@@ -235,3 +238,6 @@ if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.s
     constant, eye, normal, uniform, orthogonal = constant_, eye_, normal_, uniform_, orthogonal_
     kaiming_normal, kaiming_uniform = kaiming_normal_, kaiming_uniform_
     xavier_normal, xavier_uniform = xavier_normal_, xavier_uniform_
+
+
+_enter(globals(), check=True)

@@ -17,6 +17,7 @@ from gtensor.system import structure
 from gtensor.system.documents import UNLOADED, Facts
 from gtensor.system.interrupts import undivided
 from gtensor.system.late_imports import foreign
+from gtensor.system.written_code import enter_class
 
 
 class Mismatch(NamedTuple):
@@ -56,6 +57,11 @@ class Module(Movable, Hooked):
                             ("_forward_hooks", {}), ("training", True),
                             ("_made_at", structure.age)):
             object.__setattr__(self, name, value)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.startswith("gtensor."):
+            enter_class(cls, check=True)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The module's computation; every subclass defines it."""

@@ -28,9 +28,14 @@ class Parameter(Tensor):
     _norm: CachedValue[Tensor]  # absent before the first call of `norm`
 
     def __new__(cls, data: Operand, requires_grad: bool = True) -> Parameter:
+        try:
+            trained = bool(requires_grad)
+        except ValueError:  # of an array
+            raise TypeError("Parameter was given requires_grad of type "
+                            f"{type(requires_grad).__name__}; wanted True or False") from None
         made = super().__new__(cls)
         made.become(data if isinstance(data, Tensor) else tensor(data))
-        if requires_grad:
+        if trained:
             made._begin_as_leaf()
         return made
 

@@ -7,11 +7,12 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import stack, tile
 from gtensor.ops.arrange.padding import pad
 from gtensor.ops.conv.convolution import conv_transpose2d
-from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.arguments import takes_arrays
 
 Size = int | tuple[int, int]
 
 
+@takes_arrays
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """(..., C * r^2, H, W) -> (..., C, H * r, W * r): r^2 channels become squares of r x r pixels.
 
@@ -19,7 +20,6 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     sub-pixel convolutional neural network", 2016. Raises ValueError unless r^2 divides the
     channels.
     """
-    want_tensors("pixel_shuffle", input=input)
     r = upscale_factor
     if input.ndim < 3 or r < 1 or input.shape[-3] % (r * r):
         raise ValueError(f"pixel_shuffle was given upscale_factor={r} for an input of shape "
@@ -31,12 +31,12 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return moved.reshape((*lead, c // (r * r), h * r, w * r))
 
 
+@takes_arrays
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """(..., C, H * r, W * r) -> (..., C * r^2, H, W): the inverse of `pixel_shuffle`.
 
     Raises ValueError unless r divides height and width.
     """
-    want_tensors("pixel_unshuffle", input=input)
     r = downscale_factor
     if input.ndim < 3 or r < 1 or input.shape[-2] % r or input.shape[-1] % r:
         raise ValueError(f"pixel_unshuffle was given downscale_factor={r} for an input of shape "
@@ -48,12 +48,12 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return moved.reshape((*lead, c * r * r, h // r, w // r))
 
 
+@takes_arrays
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """(N, C, ...), the channels of all groups in turns; the same shape out.
 
     Source: Zhang et al., "ShuffleNet", 2018. Raises ValueError unless `groups` divides C.
     """
-    want_tensors("channel_shuffle", input=input)
     if input.ndim < 3 or groups < 1 or input.shape[1] % groups:
         raise ValueError(f"channel_shuffle was given groups={groups} for an input of shape "
                          f"{input.shape}; wanted (N, C, ...) and a divisor of C")
@@ -62,6 +62,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     return split.permute_dims((0, 2, 1, *range(3, split.ndim))).reshape(input.shape)
 
 
+@takes_arrays
 def unfold(
     input: Tensor, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1
 ) -> Tensor:
@@ -74,7 +75,6 @@ def unfold(
 
     Raises ValueError for other shapes, and for a kernel larger than the padded image.
     """
-    want_tensors("unfold", input=input)
     if input.ndim == 3:
         return unfold(input.reshape((1, *input.shape)), kernel_size, dilation, padding, stride)[0]
     (kh, kw), (dh, dw), (ph, pw), (sh, sw) = map(_pair, (kernel_size, dilation, padding, stride))
@@ -85,6 +85,7 @@ def unfold(
     return stack(parts, axis=2).reshape((x.shape[0], x.shape[1] * kh * kw, rows * columns))
 
 
+@takes_arrays
 def fold(
     input: Tensor, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0,
     stride: Size = 1,
@@ -96,7 +97,6 @@ def fold(
 
     Raises ValueError for an input that does not have the channels or patches of these sizes.
     """
-    want_tensors("fold", input=input)
     if input.ndim == 2:
         return fold(input.reshape((1, *input.shape)), output_size, kernel_size, dilation, padding,
                     stride)[0]

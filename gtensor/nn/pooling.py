@@ -98,7 +98,7 @@ class AdaptiveAvgPool2d(Module):
 
     _function: Callable[..., Tensor] = staticmethod(F.adaptive_avg_pool2d)
 
-    def __init__(self, output_size: Sizes) -> None:
+    def __init__(self, output_size: Sizes | tuple[int | None, ...]) -> None:
         super().__init__()
         self.output_size = output_size
 

@@ -9,6 +9,7 @@ from gtensor.creation.new_tensors import empty, zeros
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
+from gtensor.nn.containers import check_layers
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
@@ -103,10 +104,8 @@ class _Network(_Gated):
                  dtype: DTypeLike | None = None) -> None:
         super().__init__()
         refuse_unsupported(0, type(self).__name__, proj_size=proj_size)
-        self._check_sizes(input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout={dropout} given to {type(self).__name__}; wanted a "
-                             "probability from 0 to 1")
+        self._check_sizes(input_size=input_size, hidden_size=hidden_size)
+        check_layers(type(self).__name__, num_layers, 1)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers

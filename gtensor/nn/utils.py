@@ -4,7 +4,7 @@ parameters as one vector, and sequences as one batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf, isfinite
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,11 +19,12 @@ from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops import concat, stack
 from gtensor.ops.arrange.padding import pad
-from gtensor.ops.define.arguments import refuse_unsupported, want_tensors
+from gtensor.ops.define.arguments import all_tensors, refuse_unsupported, takes_arrays
 from gtensor.ops.linalg.norms import vector_norm, weight_norm_op
 from gtensor.ops.updates import clipping
 from gtensor.random import repetition
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
@@ -36,7 +37,7 @@ __all__ = [
 
 @again
 def clip_grad_norm_(
-    parameters: Iterable[Tensor] | Tensor, max_norm: float, norm_type: float = 2.0,
+    parameters: Iterable[Tensor] | Tensor, max_norm: float, norm_type: float | str = 2.0,
     error_if_nonfinite: bool = False, foreach: bool | None = None,
 ) -> Tensor:
     """Scale all gradients by min(1, max_norm / norm), `norm` being that of all of them together.
@@ -55,11 +56,14 @@ def clip_grad_norm_(
     Raises ValueError for a negative `max_norm`, an order that is not above 0, or a norm that is not
     finite, DeviceError for gradients on different devices: before any gradient is changed.
     """
-    order = float(norm_type)
+    try:
+        order = float(norm_type)
+    except ValueError:
+        order = 0.0
     if not max_norm >= 0:
         raise ValueError(f"max_norm={max_norm} given; wanted a number of 0 or more")
     if not order > 0:
-        raise ValueError(f"norm_type={norm_type} given; wanted an order above 0, or inf")
+        raise ValueError(f"norm_type={norm_type!r} given; wanted an order above 0, or inf")
     gradients = _gradients(parameters)
     if not gradients:
         return zeros(())
@@ -101,6 +105,8 @@ def by_dtype(gradients: list[Tensor]) -> list[list[Tensor]]:
 
 
 def _gradients(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
+    if not isinstance(parameters, Iterable):
+        raise TypeError(f"parameters of type {type(parameters).__name__} given; wanted Tensors")
     given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     for parameter in given:
         if not isinstance(parameter, Tensor):
@@ -271,6 +277,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     return concat(flat)
 
 
+@takes_arrays
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """Write the elements of a vector into the parameters, in place and outside of the tape.
 
@@ -290,8 +297,8 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
 
 
 def pad_sequence(
-    sequences: Iterable[Tensor], batch_first: bool = False, padding_value: float = 0.0,
-    padding_side: str = "right",
+    sequences: Iterable[Tensor] | Sequence[Tensor], batch_first: bool = False,
+    padding_value: float = 0.0, padding_side: str = "right",
 ) -> Tensor:
     """Sequences (length, ...) of several lengths as one tensor (T, N, ...), T the longest length.
 
@@ -303,9 +310,7 @@ def pad_sequence(
 
     Raises ValueError for no sequences, other shapes and another side.
     """
-    given = list(sequences)
-    for sequence in given:
-        want_tensors("pad_sequence", sequence=sequence)
+    given = all_tensors("pad_sequence", "sequences", sequences)
     shapes = [s.shape for s in given]
     if not given or any(not shape or shape[1:] != shapes[0][1:] for shape in shapes):
         raise ValueError(f"pad_sequence was given shapes {shapes}; wanted one sequence at least, "
@@ -326,3 +331,6 @@ if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.s
 
     rnn = clip_grad = convert_parameters = _self
     clip_grad_norm = clip_grad_norm_
+
+
+_enter(globals(), check=True)

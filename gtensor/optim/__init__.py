@@ -12,6 +12,7 @@ from gtensor.optim.lion import Lion
 from gtensor.optim.optimizer import Optimizer
 from gtensor.optim.sgd import SGD
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
@@ -20,3 +21,5 @@ __all__ = [
     "EMA", "SGD", "Adagrad", "Adam", "AdamW", "GradScaler", "Lion", "Optimizer", "RMSprop",
     "clip_grad_norm_", "clip_grad_value_", "lr_scheduler",
 ]
+
+_enter(globals())

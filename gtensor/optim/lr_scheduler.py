@@ -25,6 +25,7 @@ from gtensor.engine.handle.context import again
 from gtensor.optim.optimizer import INITIAL, Optimizer
 from gtensor.system.documents import UNLOADED, Facts
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params
@@ -305,6 +306,9 @@ class OneCycleLR(LRScheduler):
                 raise ValueError("OneCycleLR was given neither total_steps nor both of epochs and "
                                  "steps_per_epoch; wanted one of the two")
             total_steps = _whole("epochs", epochs) * _whole("steps_per_epoch", steps_per_epoch)
+        if not (div_factor > 0 and final_div_factor > 0):
+            raise ValueError(f"div_factor={div_factor} and final_div_factor={final_div_factor} "
+                             "given; wanted numbers above 0")
         if not 0 <= pct_start <= 1:
             raise ValueError(f"pct_start={pct_start} given; wanted a share from 0 to 1")
         if anneal_strategy not in ("cos", "linear"):
@@ -316,10 +320,11 @@ class OneCycleLR(LRScheduler):
         ends = (rise, 2 * rise, last) if three_phase else (rise, last)
         self._phases = list(zip((0.0, *ends), ends, strict=False))  # first and last step of each
         self._rates = [
-            (m / div_factor, m, *[m / div_factor] * three_phase, m / div_factor / final_div_factor)
+            (m / div_factor, m, *[m / div_factor] * bool(three_phase),
+             m / div_factor / final_div_factor)
             for m in _per_group("max_lr", max_lr, optimizer)]
         self._momenta = [
-            (high, low, high, *[high] * three_phase) for low, high in zip(
+            (high, low, high, *[high] * bool(three_phase)) for low, high in zip(
                 _per_group("base_momentum", base_momentum, optimizer),
                 _per_group("max_momentum", max_momentum, optimizer), strict=True)]
         self._cycled = self._momentum_option(optimizer) if cycle_momentum else None
@@ -446,9 +451,6 @@ class ReduceLROnPlateau:
                  patience: int = 10, threshold: float = 1e-4, threshold_mode: str = "rel",
                  cooldown: int = 0, min_lr: float | Sequence[float] = 0.0,
                  eps: float = 1e-8) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"ReduceLROnPlateau was given {type(optimizer).__name__}; wanted an "
-                            "Optimizer")
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs"):
             raise ValueError(f"mode={mode!r} and threshold_mode={threshold_mode!r} given; wanted "
                              "'min' or 'max', and 'rel' or 'abs'")
@@ -555,3 +557,6 @@ def _per_group(name: str, value: object, optimizer: Optimizer) -> list[Any]:
         raise ValueError(f"{name} of {len(value)} values given; wanted one, or {count}: one per "
                          "group")
     return list(value)
+
+
+_enter(globals(), check=True)

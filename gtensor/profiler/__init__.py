@@ -35,6 +35,7 @@ from gtensor.system.bus import listen
 from gtensor.system.late_imports import late as _late
 from gtensor.system.ranges import range as range
 from gtensor.system.ranges import ranged as ranged
+from gtensor.system.written_code import enter as _enter
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
@@ -69,3 +70,6 @@ def profile(steps: tuple[int, int] | None = None) -> Iterator[Profile]:
         with ExitStack() as window, listen(Steps(
                 steps, lambda: window.enter_context(found.measuring()), window.close)):
             yield profiled
+
+
+_enter(globals(), check=True, leave=("range",))  # which checks where there is a listener

@@ -25,6 +25,7 @@ import gtensor.nn  # noqa: F401  whose ops come with it
 from gtensor.backend import Device, cuda_device_count, get_device
 from gtensor.engine.tape.op import Op, registry
 from gtensor.system.late_imports import late as _late
+from gtensor.system.written_code import enter as _enter
 from gtensor.testing import derivatives, values
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import (
@@ -100,9 +101,12 @@ def opcheck(
         OpcheckError: (an AssertionError) naming the op, the check, the sample and the seed; its
             `check` is the check's name, one of `CHECKS`.
         KeyError: if no op has that name.
+        TypeError: for what is neither an op nor a name.
         ValueError: if the op has no samples, or a dtype has no tolerance.
     """
     definition = registry[op] if isinstance(op, str) else op
+    if not isinstance(definition, Op):
+        raise TypeError(f"opcheck was given op={op!r}; wanted an op, or the name of one")
     seed = fresh_seed() if seed is None else seed
     wanted = [np.dtype(t) for t in (TOLERANCES if dtypes is None else dtypes)]
     if not set(wanted) <= set(TOLERANCES):
@@ -133,3 +137,6 @@ def _places(device: Device | str | None) -> list[Device]:
 def _torch() -> Any:
     """The module torch, or None where it is not installed."""
     return importlib.import_module("torch") if importlib.util.find_spec("torch") else None
+
+
+_enter(globals(), check=True)

@@ -205,7 +205,7 @@ def test_numbers_of_numpy_become_pythons() -> None:
 
 
 @pytest.mark.parametrize(("given", "told"), [
-    ({"model": 3}, "model was given int; wanted an object with state_dict"),
+    ({"model": 3}, "given model=3; wanted an object with state_dict"),
     ({"note": {1, 2}}, "progress.note is set; wanted numbers"),
     ({"note": [object()]}, r"progress.note.0 is object"),
 ])

@@ -80,7 +80,7 @@ def test_meshgrid_carries_gradients():
 
 @pytest.mark.parametrize("call, error, message", [
     (lambda: gt.tensor("text"), TypeError, "a tensor was given str of dtype <U4; wanted numbers"),
-    (lambda: gt.tensor([[1], [1, 2]]), ValueError, "inhomogeneous"),
+    (lambda: gt.tensor([[1], [1, 2]]), ValueError, "lists of different lengths"),
     (lambda: gt.empty((2, -1)), ValueError, r"shape \(2, -1\) given; wanted sizes of 0 or more"),
     (lambda: gt.arange(1, 2, 0), ValueError, "step 0"),
     (lambda: gt.linspace(0, 1, -1), ValueError, "linspace of -1 values; wanted 0 or more"),

@@ -66,7 +66,7 @@ def test_items_and_length():
     (lambda x: data.ArrayDataset(x).gather(np.array([0, 11])), IndexError, "0 to 11 .* 0 to 10"),
     (lambda x: data.ArrayDataset(x).gather(np.array([-1])), IndexError, "-1 to -1"),
     (lambda x: data.Subset(data.ArrayDataset(x), [11]), IndexError, "11 to 11"),
-    (lambda x: data.Subset(data.ArrayDataset(x), [[1]]), ValueError, r"shape \(1, 1\)"),
+    (lambda x: data.Subset(data.ArrayDataset(x), np.array([[1]])), ValueError, r"shape \(1, 1\)"),
     (lambda x: data.random_split(x, [5, 5]), ValueError, r"lengths \[5, 5\] given for 11"),
     (lambda x: data.random_split(x, [0.5, 0.4]), ValueError, "add up to 1"),
     (lambda x: data.random_split(x, [12, -1]), ValueError, "12, -1"),

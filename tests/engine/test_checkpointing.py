@@ -163,7 +163,7 @@ def test_without_gradients_it_calls_the_function() -> None:
 
 
 def test_what_is_given_is_checked() -> None:
-    with pytest.raises(TypeError, match="checkpoint was given int as its function"):
+    with pytest.raises(TypeError, match="checkpoint was given function=3; wanted a function"):
         checkpoint(3, draw(2))
     with pytest.raises(ValueError, match="use_reentrant=True"):
         checkpoint(gt.exp, draw(2), use_reentrant=True)

@@ -172,7 +172,7 @@ def test_a_listener_that_raises_leaves_no_event_open(method, error, outer):
 def test_an_error_of_the_op_is_raised_with_those_of_listeners_as_notes():
     with gt.listen(Failing("op_ends", "add")), pytest.raises(ValueError, match="shapes") as error:
         gt.ones(2) + gt.ones(3)
-    assert error.value.__notes__ == ["a listener raised ValueError then: the listener failed"]
+    assert "a listener raised ValueError then: the listener failed" in error.value.__notes__
 
 
 @pytest.mark.parametrize("method", ["op_begins", "op_ends"])

@@ -117,6 +117,8 @@ def _compared(
             if bits(x) != bits(y):
                 wrong.append(f"draw {draw}: result {i}")
         for i, (x, y) in enumerate(zip(given, same, strict=True)):
+            if bits(x) != bits(y):
+                wrong.append(f"draw {draw}: argument {i}")
             if (x.grad is None) is not (y.grad is None) or (
                     x.grad is not None and bits(x.grad) != bits(y.grad)):
                 wrong.append(f"draw {draw}: gradient {i}")
@@ -315,6 +317,22 @@ def rows_program(seed: int) -> tuple[Any, Any]:
     return function, arguments
 
 
+def test_a_mean_of_all_is_taken_on_the_way() -> None:
+    """Of a value that nothing else reads; of one that is read again it is taken afterwards."""
+    def function(z: gt.Tensor, t: gt.Tensor) -> list[gt.Tensor]:
+        size = gt.abs(z - t)
+        return [gt.square(size).mean(), size.sum(), size.mean(axis=(0, 1), keepdims=True)]
+
+    def arguments(draw: int) -> list[gt.Tensor]:
+        rng = np.random.default_rng(draw)
+        return [gt.asarray(rng.standard_normal((257, 129)).astype(np.float32)) for _ in "zt"]
+
+    step, wrong = compared(function, arguments, True, draws=12)
+    assert not wrong
+    calls = [call.name for call in step.programs[0].listing.calls if isinstance(call, Call)]
+    assert sorted(calls) == ["fused_6", "mean", "sum"]
+
+
 @pytest.mark.parametrize("seed", [*range(12), 604])
 def test_random_programs_on_rows_have_the_same_bits(seed: int) -> None:
     function, arguments = rows_program(seed)
@@ -374,3 +392,51 @@ def test_a_replay_needs_a_plan_of_what_lives_at_once() -> None:
     assert plan.counts.served > 0
     assert not plan.counts.deviating, plan.counts.first
     assert {(bits(y), bits(grad)) for y, grad in kept} == {tuple(map(bits, wanted))}
+
+
+# -- writes ----------------------------------------------------------------------------------------
+
+
+def writing_program(seed: int) -> tuple[Any, Any]:
+    """A random function that writes in place: into what it makes, its arguments, and views."""
+    rng = np.random.default_rng(seed)
+    plan = rng.integers(1 << 30, size=(16, 5))
+
+    def function(*given: gt.Tensor) -> list[gt.Tensor]:
+        known = [*given]
+        for kind, i, j, k, m in plan:
+            x, y = known[i % len(known)], known[j % len(known)]
+            kind %= 9
+            if kind == 0:
+                known.append(gt.exp(x * 0.1))
+            elif kind == 1:
+                known.append(x * 0.5 + (y if y.shape == x.shape else 1.0))
+            elif kind == 2 and x.shape == y.shape:
+                x += y * 0.25
+            elif kind == 3:
+                x *= 0.75
+            elif kind == 4 and x.ndim == 2:
+                known.append(x[k % x.shape[0]] if m % 2 else x.reshape((-1,)))
+            elif kind == 5 and x.ndim == 2:
+                x[k % x.shape[0]] = y if y.shape == x.shape[1:] else 0.5
+            elif kind == 6:
+                x[...] = y if y.shape == x.shape else gt.abs(x)
+            elif kind == 7:
+                known.append(gt.nn.functional.gelu(x) - x)
+            elif kind == 8 and x.ndim == 2:
+                known.append(x.T.reshape(x.shape) if m % 2 else x.sum(axis=0))
+        return [x * 1.0 for x in known[len(given):][-4:]] + known[-1:]
+
+    def arguments(draw: int) -> list[gt.Tensor]:
+        rng = np.random.default_rng(draw)
+        return [gt.asarray(rng.standard_normal(shape).astype(np.float32))
+                for shape in ((3, 4), (3, 4), (4,))]
+
+    return function, arguments
+
+
+@pytest.mark.parametrize("seed", [*range(20), 214])
+def test_random_writes_have_the_same_bits(seed: int) -> None:
+    function, arguments = writing_program(seed)
+    step, wrong = compared(function, arguments, True)
+    assert not wrong, f"{wrong}\n{step.text()}"

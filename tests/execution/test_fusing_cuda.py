@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from execution.test_fusing import compared
+from execution.test_fusing import compared, writing_program
 from gtensor.execution.steps.recorder import Call
 
 pytestmark = pytest.mark.gpu
@@ -54,3 +54,23 @@ def test_conditions_leave_a_kernel_and_enter_one() -> None:
         function, lambda draw: [drawn((5, 6), draw), drawn((5, 6), draw + 10)], True)
     assert not wrong
     assert sum(name.startswith("fused") for name in calls(step)) == 2, calls(step)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_writes_have_the_same_bits(seed: int) -> None:
+    """Of what the step makes and of its arguments, which its graph has copies of."""
+    with gt.device("cuda"):
+        _, wrong = compared(*writing_program(seed), True)
+    assert not wrong
+
+
+def test_arguments_that_share_written_memory() -> None:
+    def function(x: gt.Tensor, y: gt.Tensor) -> gt.Tensor:
+        x += 1.0
+        return y * 2.0
+
+    step = gt.capture(function)
+    x = gt.zeros((4,), device="cuda")
+    with pytest.warns(UserWarning, match="one graph"):
+        found = [step(x, x[1:]).numpy()[0] for _ in range(4)]
+    assert found == [2.0, 4.0, 6.0, 8.0]

@@ -23,7 +23,7 @@ def cpu():
 
 def test_a_device_is_a_name(cpu):
     for ask in (memory.stats, memory.summary, memory.empty_cache, gt.stream, gt.Event, gt.Graph):
-        with pytest.raises(TypeError, match="^device 3 given; wanted 'cpu', 'cuda'"):
+        with pytest.raises(TypeError, match="device(=| )3.*; wanted .*'cpu'"):
             ask(3)
 
 
@@ -40,7 +40,7 @@ def test_a_limit_that_is_none_leaves_the_limit(cpu, limit, error, sentence):
 
 @pytest.mark.parametrize("callback", [None, 3])
 def test_a_watermark_wants_a_function(cpu, callback):
-    with pytest.raises(TypeError, match=f"callback {callback} was given for a watermark"):
+    with pytest.raises(TypeError, match=f"callback={callback}; wanted a function"):
         memory.on_watermark(0, callback, "cpu")
     assert gt.zeros((10,), device="cpu").shape == (10,)  # no callback is called
 
@@ -64,7 +64,7 @@ def test_a_timeline_into_a_folder_of_others(cpu, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("most", "error"), [(-1, ValueError), ("a", TypeError), (1.5, TypeError)])
 def test_a_timeline_keeps_a_number_of_events(cpu, most, error):
-    with pytest.raises(error, match=re.escape(f"most={most!r} given; wanted how many events")), \
+    with pytest.raises(error, match=re.escape(f"most={most!r}") + ".*; wanted .*integer"), \
             memory.timeline(device="cpu", most=most):
         pass
     assert cpu.resource is memory.arena_of("cpu")
@@ -84,8 +84,8 @@ def test_a_stream_uses_arrays(array):
 
 
 def test_a_source_is_a_name(cpu):
-    with pytest.raises(ValueError, match=r"source \['host'\] was given for cpu; wanted one of"):
-        memory.configure(["host"], "cpu")
+    with pytest.raises(ValueError, match="source 'page' was given for cpu; wanted one of"):
+        memory.configure("page", "cpu")
 
 
 @pytest.mark.parametrize("dtype", [object, "V0", [("a", object)], [("a", "f4")], "M8[s]"])

@@ -581,7 +581,7 @@ def test_functions_that_are_applied_to_a_model_reach_its_contexts() -> None:
     ({"strength": gt.zeros((), "int64")}, "dtype int64"),
 ])
 def test_construction_refuses_what_is_no_context(options: dict[str, Any], wanted: str) -> None:
-    with pytest.raises(ValueError, match=wanted):
+    with pytest.raises((ValueError, TypeError), match=wanted):
         nn.SharedAttentionContext(**{"width": WIDTH, **options})
 
 

@@ -318,20 +318,11 @@ def test_layers_take_a_dtype_and_a_device():
 
 
 NUMBERS = np.ones((2, 3), np.float32)
-IMAGES = np.ones((1, 1, 4, 4), np.float32)
 
 
 @pytest.mark.parametrize("call,name", [
-    (lambda: nn.Linear(3, 2)(NUMBERS), "linear was given input of type ndarray"),
-    (lambda: nn.Linear(3, 2)([1.0, 2.0, 3.0]), "linear was given input of type list"),
-    (lambda: nn.Conv2d(1, 1, 3)(IMAGES), "conv2d was given input of type ndarray"),
-    (lambda: nn.ConvTranspose1d(4, 1, 3)(IMAGES[0]), "conv_transpose1d was given input of type"),
-    (lambda: nn.LayerNorm(3)(NUMBERS), "layer_norm was given input of type ndarray"),
-    (lambda: nn.RMSNorm(3)(NUMBERS), "rms_norm was given input of type ndarray"),
-    (lambda: nn.GroupNorm(1, 3)(NUMBERS), "group_norm was given input of type ndarray"),
     (lambda: nn.BatchNorm1d(3)(NUMBERS.tolist()), "BatchNorm1d was given input of type list"),
     (lambda: nn.Flatten()(NUMBERS), "Flatten was given input of type ndarray"),
-    (lambda: nn.Embedding(3, 2)(np.array([1])), "embedding was given .* of type ndarray"),
     (lambda: nn.MultiheadAttention(4, 2)(*[NUMBERS] * 3), "MultiheadAttention was given query"),
 ])
 def test_what_is_no_tensor_is_named(call, name):

@@ -97,7 +97,7 @@ def test_a_parameter_is_a_leaf_over_the_memory_it_was_given():
     (lambda b: b.paramters(), AttributeError, "'paramters'; did you mean 'parameters'"),
     (lambda b: b.register_full_backward_hook(print), AttributeError, "output.register_hook.f. c"),
     (lambda b: nn.Module()(1), TypeError, "has no forward"),
-    (lambda b: nn.Sequential(nn.ReLU(), 3), TypeError, "module '1' was given int"),
+    (lambda b: nn.Sequential(nn.ReLU(), 3), TypeError, "modules=3; wanted a Module"),
     (lambda b: nn.Sequential(nn.ReLU())[1], IndexError, "module 1 of 1"),
     (lambda b: nn.Parameter([1, 2]), TypeError, "dtype int64"),
     (lambda b: b.to("float99"), TypeError, "'float99'"),

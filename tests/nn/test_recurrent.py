@@ -136,7 +136,7 @@ def test_mistakes_are_named_before_anything_is_computed():
     wrong: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: nn.LSTM(3, 4, proj_size=2), ValueError, "proj_size=2; wanted 0"),
         (lambda: nn.GRU(3, 0), ValueError, "hidden_size=0 given to GRU"),
-        (lambda: nn.GRU(3, 4, dropout=1.5), ValueError, "dropout=1.5 given to GRU"),
+        (lambda: nn.GRU(3, 4, dropout=1.5), ValueError, "GRU was given dropout=1.5"),
         (lambda: one(wide), ValueError, r"\(5, 2, 4\); wanted \(T, N, 3\)"),
         (lambda: other(row), ValueError, r"shape \(3,\); wanted \(N, T, 3\)"),
         (lambda: one(empty), ValueError, "wanted a step at least"),

@@ -159,7 +159,7 @@ def test_an_encoder_is_pytorchs(with_norm):
     np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-8, atol=1e-10)
     for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
         np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-8, atol=1e-10)
-    with pytest.raises(ValueError, match="num_layers=-1 given; wanted 0 or more"):
+    with pytest.raises(ValueError, match="given num_layers=-1; wanted a number from 0"):
         nn.TransformerEncoder(nn.Identity(), -1)
 
 

@@ -204,25 +204,6 @@ def test_messages(call: Any, error: Any, message: str) -> None:
         call(gt.ones((2, 3), device="cpu"))
 
 
-@pytest.mark.parametrize("call,name", [
-    (lambda x, a: F.linear(x, a), "linear was given weight of type ndarray"),
-    (lambda x, a: F.mse_loss(x, a), "mse_loss was given target of type ndarray"),
-    (lambda x, a: F.binary_cross_entropy(a, x), "binary_cross_entropy was given input of type"),
-    (lambda x, a: F.cross_entropy(x, a), "cross_entropy was given target of type ndarray"),
-    (lambda x, a: F.cross_entropy(x, a[:, 0].astype(int)), "cross_entropy was given target"),
-    (lambda x, a: F.nll_loss(x, [0, 1]), "nll_loss was given target of type list"),
-    (lambda x, a: F.one_hot([0, 1]), "one_hot was given tensor of type list"),
-    (lambda x, a: F.softmax(a, -1), "softmax was given input of type ndarray"),
-    (lambda x, a: F.glu([1.0, 2.0]), "glu was given input of type list"),
-    (lambda x, a: F.prelu(1.0, x), "prelu was given input of type float"),
-    (lambda x, a: F.normalize(a), "normalize was given input of type ndarray"),
-    (lambda x, a: F.cosine_similarity(x, 2), "cosine_similarity was given x2 of type int"),
-])
-def test_what_is_no_tensor_is_named(call: Any, name: str) -> None:
-    with pytest.raises(TypeError, match=rf"{name}.*; wanted a Tensor \(gt\.asarray makes one\)"):
-        call(gt.ones((2, 3)), np.ones((2, 3), np.float32))
-
-
 @pytest.mark.parametrize("options", [{}, {"p": 1.0, "dim": -1}, {"p": 3.0, "dim": (0, 2)},
                                      {"p": float("inf"), "dim": 0}, {"eps": 2.5}])
 def test_normalize(options: dict[str, Any], rng: np.random.Generator) -> None:

@@ -163,7 +163,7 @@ def sgd():
 
 
 @pytest.mark.parametrize("make,message", [
-    (lambda: lr_scheduler.StepLR(3, 4), "given int; wanted an Optimizer"),
+    (lambda: lr_scheduler.StepLR(3, 4), "optimizer=3; wanted an Optimizer"),
     (lambda: lr_scheduler.StepLR(sgd(), 0), "step_size=0"),
     (lambda: lr_scheduler.CosineAnnealingLR(sgd(), 2.5), "T_max=2.5"),
     (lambda: lr_scheduler.LinearLR(sgd(), 1.5), "start_factor=1.5"),
@@ -322,5 +322,5 @@ def test_what_a_plateau_refuses():
                                   {"min_lr": [0.1]}, "min_lr of 1 values given")):
         with pytest.raises(ValueError, match=sentence):
             lr_scheduler.ReduceLROnPlateau(mine, **options)
-    with pytest.raises(TypeError, match="ReduceLROnPlateau was given list; wanted an Optimizer"):
+    with pytest.raises(TypeError, match=r"optimizer=\[\]; wanted an Optimizer"):
         lr_scheduler.ReduceLROnPlateau([])

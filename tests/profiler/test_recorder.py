@@ -192,7 +192,7 @@ def test_a_profile_is_not_read_within_its_block():
 
 @pytest.mark.parametrize("steps", [5, (1,), (1, 0), (-1, 2), (1.0, 2)])
 def test_steps_that_are_none_are_refused(steps):
-    with (pytest.raises(ValueError, match="wanted .first, count., integers of at least 0 and 1"),
+    with (pytest.raises((TypeError, ValueError), match="steps=.*; wanted .*integers"),
           gt.profiler.profile(steps=steps)):
         pass
 

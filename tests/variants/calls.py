@@ -494,7 +494,7 @@ def public_functions() -> dict[str, Function]:
 
 def public_methods() -> set[str]:
     """Methods, operators and properties of Tensor that are not public functions themselves."""
-    shared = {id(f) for f in public_functions().values()}
+    shared = {id(inspect.unwrap(f)) for f in public_functions().values()}
     return {name for name in dir(gt.Tensor)
             if (not name.startswith("_") or name.startswith("__"))
             and name not in ALIASES["gtensor.Tensor"]  # at its first use it becomes a method

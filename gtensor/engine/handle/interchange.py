@@ -172,7 +172,11 @@ def plain_values(data: object, reader: str) -> Any:
     array.
     """
     if isinstance(data, (list, tuple)):
-        return [plain_values(v, reader) for v in data]
+        try:
+            return [plain_values(v, reader) for v in data]
+        except RecursionError:
+            raise ValueError(f"{reader} was given a list that contains itself, or lists within "
+                             "lists too deep; wanted numbers") from None
     if not isinstance(data, Interchange):
         refuse_mask(data, reader)
         return data

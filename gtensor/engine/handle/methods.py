@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from gtensor.engine.handle.namespaces import public as ns
 from gtensor.system.late_imports import foreign
+from gtensor.system.written_code import refuse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,6 +38,10 @@ _ARITHMETIC = {  # also reflected, and in place: the handle stays, its memory is
     "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or",
     "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
 }
+OWN_ENTRANCE = ("reshape", "permute_dims")
+CONVERSIONS = tuple(f"__{name}__" for name in (
+    "array", "bool", "complex", "divmod", "float", "format", "index", "int", "iter", "len",
+    "rdivmod", "round"))
 _OTHERS = {
     "matmul": "matmul", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal",
     "gt": "greater", "ge": "greater_equal", "neg": "negative", "abs": "abs",
@@ -223,16 +228,32 @@ class Methods(ForeignMethods):
         def triu_(self, /, k: int = 0, *, diagonal: int | None = None) -> Self: ...
 
     def __setitem__(self, key: object, value: Operand) -> None:
-        ns.set_item(self, key, value)
+        try:
+            ns.set_item(self, key, value)
+        except Exception as error:  # an entrance would be one call more in a small op
+            refuse(Methods.__setitem__, {"self": self, "value": value}, error)
+            raise
 
     def __getitem__(self, key: object) -> Self:
-        return ns.get_item(self, key)
+        try:
+            return ns.get_item(self, key)
+        except Exception as error:
+            refuse(Methods.__getitem__, {"self": self}, error)
+            raise
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
-        return ns.reshape(self, shape[0] if len(shape) == 1 else shape)
+        try:
+            return ns.reshape(self, shape[0] if len(shape) == 1 else shape)
+        except Exception as error:
+            refuse(Methods.reshape, {"self": self, "shape": shape}, error)
+            raise
 
     def permute_dims(self, *axes: int | Sequence[int]) -> Self:
-        return ns.permute_dims(self, axes[0] if len(axes) == 1 else axes)
+        try:
+            return ns.permute_dims(self, axes[0] if len(axes) == 1 else axes)
+        except Exception as error:
+            refuse(Methods.permute_dims, {"self": self, "axes": axes}, error)
+            raise
 
     @property
     def data(self) -> Self:
@@ -289,10 +310,19 @@ def _reflected(function: str) -> Callable[[Any, Any], Any]:
 
 
 def _in_place(function: str) -> Callable[[Any, Any], Any]:
-    return lambda self, other: ns.assign(function, self, other)
+    def operator(self: Methods, other: Operand) -> Any:
+        try:
+            return ns.assign(function, self, other)
+        except Exception as error:
+            refuse(operator, {"self": self, "other": other}, error)
+            raise
+
+    return operator
 
 
 for _name, _function in {**_ARITHMETIC, "matmul": "matmul"}.items():
     setattr(Methods, f"__r{_name}__", _reflected(_function))
 for _name, _function in _ARITHMETIC.items():
-    setattr(Methods, f"__i{_name}__", _in_place(_function))
+    _operator = _in_place(_function)
+    _operator.__name__ = f"__i{_name}__"
+    setattr(Methods, _operator.__name__, _operator)

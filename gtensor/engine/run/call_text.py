@@ -113,7 +113,7 @@ _PATH = """\
 """
 _REFUSED = """\
     except ValueError as error:
-        name_shapes(op, error, ({arrays}))
+        name_shapes(op.name, error, ({arrays}))
         raise
 """
 _EXTRAS = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from gtensor.backend import DeviceError
 from gtensor.system.bus import bus, heard, here
+from gtensor.system.source_line import place, user_frame
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -29,26 +31,35 @@ def execute(op: Op, device: Device, arrays: Sequence[Any], params: Params) -> An
             return heard(op, "forward", path, arrays, params)
         return path(*arrays, **params)
     except ValueError as error:
-        name_shapes(op, error, arrays)
+        name_shapes(op.name, error, arrays)
         raise
 
 
 _NO_BROADCAST = ("operands could not be broadcast together", "shape mismatch: objects cannot be")
 
 
-def name_shapes(op: Op, error: ValueError, arrays: Sequence[Any]) -> None:
+def name_shapes(name: str, error: ValueError, arrays: Sequence[Any]) -> None:
     """Give NumPy's or CuPy's error for shapes that do not broadcast the op's name, and them.
 
-    So no op that broadcasts has to check its shapes. Other errors stay as they are.
+    So no op that broadcasts has to check its shapes. A note has the user's line. Other errors stay
+    as they are. `error.of_shapes` is the sentence, by which functions of several ops, and levels,
+    whose ops see the axes of examples, know such an error.
     """
-    if str(error).startswith(_NO_BROADCAST):
-        shapes = [np.shape(a) for a in arrays if a is not None]
-        try:
-            np.broadcast_shapes(*shapes)
-        except ValueError:
-            listed = f"{', '.join(map(str, shapes[:-1]))} and {shapes[-1]}"
-            error.args = (f"{op.name} of shapes {listed}; wanted shapes whose axes agree or are 1, "
-                          "counted from the last",)
+    known = hasattr(error, "of_shapes")
+    if not known and not str(error).startswith(_NO_BROADCAST):
+        return
+    shapes = [np.shape(a) for a in arrays if a is not None]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        listed = f"{', '.join(map(str, shapes[:-1]))} and {shapes[-1]}"
+        sentence = (f"{name} of shapes {listed}; wanted shapes whose axes agree or are 1, counted "
+                    "from the last")
+        if not known:
+            frame = user_frame(sys._getframe(1))
+            error.add_note(f"called at {place(frame.f_code, frame.f_lasti)}")
+        error.args = (sentence,)
+        error.of_shapes = sentence  # type: ignore[attr-defined]
 
 
 class Aside:

@@ -29,6 +29,7 @@ from gtensor.engine.handle.saved import Guard
 from gtensor.engine.handle.stand_in import StandIn
 from gtensor.engine.handle.storage import Storage
 from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.execute import name_shapes
 from gtensor.engine.tape.record import Record, new_record
 
 if TYPE_CHECKING:
@@ -182,7 +183,11 @@ class Level:
         if tracked and (op.backward is None or (op.saves_extras and store is None)) and (
                 op.composed is not None):
             return op.composed(*inputs, **params)
-        result, extras = self.run(op, inputs, params, tracked or store is not None)
+        try:
+            result, extras = self.run(op, inputs, params, tracked or store is not None)
+        except ValueError as error:
+            name_shapes(op.name, error, inputs)  # those of an example
+            raise
         if store is not None:
             store.extras = extras
         if tracked and result._array.dtype.kind in "fVc":

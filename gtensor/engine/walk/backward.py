@@ -155,8 +155,8 @@ def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
 def root_node(tensor: Tensor, reader: str) -> Node:
     """The node of a tensor at which a gradient starts or ends."""
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{type(tensor).__name__} was given where a gradient starts or ends; "
-                        "wanted a Tensor")
+        raise TypeError(f"{reader} was given {type(tensor).__name__} where a gradient starts or "
+                        "ends; wanted a Tensor")
     return tensor._tracked_node(reader)
 
 

@@ -17,12 +17,12 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.execution.steps.pieces import Composed
 from gtensor.execution.steps.recorder import Constant
+from gtensor.execution.steps.totals import SMALL, RunningSum, Total
 from gtensor.ops.define.cpu_tiles import cut, sign_into
 from gtensor.ops.define.formula_numpy import _NAMES, Text
 from gtensor.ops.define.path_builders import tiles
 from gtensor.system.written_code import written
 
-SMALL = 1 << 16  # bytes of an array up to which it is one tile
 CACHED = 1 << 20  # bytes of the tiles of all arrays that stay in the cache together
 _LEAST = 2048  # elements of a tile
 _KEPT = 1 << 20  # bytes of buffers that one call keeps
@@ -66,15 +66,16 @@ def _body(
 
 def fused_function(
     made: Composed, shape: tuple[int, ...], dtype: np.dtype, arrays: Sequence[str],
-    layouts: Sequence[tuple[tuple[int, ...], bool]], name: str
+    layouts: Sequence[tuple[tuple[int, ...], bool]], name: str, totals: Sequence[Total] = (),
 ) -> Callable[..., Any]:
     """`f(*arrays)` of the graph's inputs named `arrays`; it returns an array, or a tuple of them.
 
-    `layouts` are their shapes, and whether they lie densely.
+    `layouts` are their shapes, and whether they lie densely. In place of the last roots it returns
+    their `totals`, of large arrays.
     """
     types = [np.dtype(bool) if root.boolean else dtype for root in made.roots]
     if math.prod(shape) * dtype.itemsize > SMALL:
-        return _in_tiles(made, shape, dtype, types, arrays, layouts, name)
+        return _in_tiles(made, shape, dtype, types, arrays, layouts, name, totals)
     outputs = [f"o{k}" for k in range(len(types))]
     text, scope, lines = _body(made, outputs, dtype)
     if text.made["b"] * math.prod(shape) * dtype.itemsize > _KEPT:
@@ -111,6 +112,7 @@ def _filled(text: Text) -> dict[str, str]:
 def _in_tiles(
     made: Composed, shape: tuple[int, ...], dtype: np.dtype, types: list[np.dtype],
     arrays: Sequence[str], layouts: Sequence[tuple[tuple[int, ...], bool]], name: str,
+    totals: Sequence[Total] = (),
 ) -> Callable[..., Any]:
     size = math.prod(shape)
     tile = tile_of(made, arrays, [f"o{k}" for k in range(len(types))], dtype, name)
@@ -127,10 +129,11 @@ def _in_tiles(
     numbers = [np.full(most, number, dtype) for number in tile.filled]
     moving = [i for i, whole in enumerate(full) if whole or not flat]
     single = [i for i, (given, _) in enumerate(layouts) if given and i not in moving]
-    several = len(types) > 1
+    several, kept = len(types) > 1, types[:len(types) - len(totals)]
 
     def fused(*given: Any) -> Any:
-        found = [host().empty(shape, t, name) for t in types]
+        found = [host().empty(shape, t, name) for t in kept]
+        sums = [RunningSum(size, dtype, most) for _ in totals]
         scratch = host().empty((tile.floats, most), dtype, "workspace")
         marks = np.empty((tile.masks, most), np.bool_)
         parts, views = [*given], [*given]
@@ -148,7 +151,9 @@ def _in_tiles(
                         *[a[:count].reshape(part) for a in numbers]]
             for i in moving:
                 parts[i] = views[i][key]
-            tile.function(*parts, *map(itemgetter(key), places), *rows)
+            tile.function(*parts, *map(itemgetter(key), places),
+                          *[total.place(part) for total in sums], *rows)
+        found += [x.total(t.shape, t.divisor) for x, t in zip(sums, totals, strict=True)]
         return tuple(found) if several else found[0]
 
     return fused

@@ -20,12 +20,13 @@ from gtensor.execution.steps.flow import (
     values_written,
     written_roots,
 )
-from gtensor.execution.steps.fused_numpy import SMALL, fused_function
+from gtensor.execution.steps.fused_numpy import fused_function
 from gtensor.execution.steps.grouping import Member, Unit, grouped, ordered
 from gtensor.execution.steps.listing import Listing, makes, reads, size_of, users_of
 from gtensor.execution.steps.pieces import Piece, composed, one_number, piece_of
 from gtensor.execution.steps.recorder import Call, Constant, Value
 from gtensor.execution.steps.rows import row_calls
+from gtensor.execution.steps.totals import SMALL, Total, total_of
 
 _MOST = 48  # values of a kernel, whose arguments have 4 KB
 
@@ -91,17 +92,26 @@ def pieces_as_members(
 ) -> list[Member | None]:
     """Elementwise calls of one shape; of large arrays those that share a value."""
     found: list[Member | None] = []
+    values = listing.values
     for call, piece in zip(narrow, pieces, strict=True):
+        total = total_of(call, listing)
+        if total is not None:
+            found.append(_sum_as_member(total, call, listing))
+            continue
         if piece is None:
             found.append(None)
             continue
         facts = listing.values[call.made[0]]
         on_cuda = call.device.type == "cuda"
         small, mine = size_of(facts) * 8 <= SMALL, {*reads(call), call.made[0]}
+        shape = facts.shape
 
         def fits(
-            unit: Unit, small: bool = small, mine: set[int] = mine, on_cuda: bool = on_cuda
+            unit: Unit, small: bool = small, mine: set[int] = mine, on_cuda: bool = on_cuda,
+            shape: tuple[int, ...] = shape,
         ) -> bool:
+            if any(values[n].shape != shape for n in mine if n in unit.made):
+                return False  # a sum of all, which is there when the last tile is done
             if on_cuda:
                 return len(unit.values | mine) <= _MOST
             return small or not mine.isdisjoint(unit.values)
@@ -111,24 +121,41 @@ def pieces_as_members(
     return found
 
 
+def _sum_as_member(total: Total, call: Any, listing: Listing) -> Member:
+    """A sum of all elements joins the calls that make what it sums."""
+    facts = listing.values[total.given]
+    return Member((facts.shape, call.device), facts.dtype, {total.given}, total.made,
+                  lambda unit: total.given in unit.made, begins=False)
+
+
 def _joined(
     listing: Listing, pieces: Sequence[Piece | None], unit: Unit, relaxed: bool,
     users: dict[int, set[int]], returned: set[int],
 ) -> list[Call]:
     """The one call of a unit; none if nothing else uses what it makes."""
-    inside = {*unit.calls}
-    made = {listing.calls[i].made[0]: i for i in unit.calls}
+    inside, narrow = {*unit.calls}, [i for i in unit.calls if pieces[i] is not None]
+    made = {listing.calls[i].made[0]: i for i in narrow}
     outputs = [n for n in made if n in returned or not users.get(n, inside) <= inside]
-    if not outputs:
+    totals = [total_of(listing.calls[i], listing) for i in unit.calls if pieces[i] is None]
+    summed = [total.given for total in totals if total is not None]
+    sums = {total.given: total for total in totals if total is not None and (
+        total.given not in outputs and summed.count(total.given) == 1)}
+    after = [listing.calls[i] for i in unit.calls
+             if pieces[i] is None and listing.calls[i].args[0].number not in sums]
+    outputs = [*dict.fromkeys([*outputs, *[n for n in summed if n not in sums]])]
+    if len(narrow) == 1 and not sums:
+        return [listing.calls[i] for i in unit.calls]
+    results = [*outputs, *[total.made for total in sums.values()]]
+    if not results:
         return []
     graph = composed([(n, pieces[i]) for n, i in made.items()],  # type: ignore[misc]
-                     outputs, relaxed)
+                     [*outputs, *sums], relaxed)
     names = [name for name, given in graph.inputs.items() if isinstance(given, Value)]
     args = tuple([graph.inputs[name] for name in names])
     facts = [listing.values[a.number] for a in args]  # type: ignore[union-attr]
     layouts = [(f.shape, listing.contiguous(a.number))  # type: ignore[union-attr]
                for f, a in zip(facts, args, strict=True)]
-    last = listing.calls[unit.calls[-1]]
+    last = listing.calls[narrow[-1]]
     shape = listing.values[last.made[0]].shape
     dtype = np.dtype(np.float32) if unit.dtype is None else unit.dtype
     name = f"fused_{len(unit.calls)}"
@@ -141,9 +168,9 @@ def _joined(
         conditions = [n for n, f in zip(names, facts, strict=True) if f.dtype == np.bool_]
         function = fused_kernel(graph, shape, dtype, names, conditions, last.device, name)
     else:
-        function = fused_function(graph, shape, dtype, names, layouts, name)
-    return [Call(name, function, args, {}, tuple(outputs), len(outputs) > 1, frozenset(),
-                 last.device, last.where)]
+        function = fused_function(graph, shape, dtype, names, layouts, name, [*sums.values()])
+    return [Call(name, function, args, {}, tuple(results), len(results) > 1, frozenset(),
+                 last.device, last.where), *after]
 
 
 def take_over(listing: Listing) -> None:

@@ -20,6 +20,7 @@ from gtensor.engine.handle.node import Node
 from gtensor.engine.handle.storage import UNREAD
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.execution.graphs import Graph
+from gtensor.execution.steps.flow import values_written
 from gtensor.execution.steps.listing import Listing, reads
 from gtensor.execution.steps.program import NoGraph, Program, again, counter, refuse_gradient
 from gtensor.execution.steps.recorder import Call, Recorder, Stored, Written, copied
@@ -86,6 +87,7 @@ class Graphed(Program):
         self._drawn: list[tuple[Callable[[], Any], list[Array]]] = []
         self._own: list[tuple[int, int]] = []  # gradients of arguments: (argument, value)
         self._graph: Graph | None = None
+        self._changed: list[Any] = []  # the arguments that the step writes
         self._constants: list[Array] = []
         super().__init__(recording, results, state, fuse)
 
@@ -156,6 +158,10 @@ class Graphed(Program):
         self._graphs.move_out()
         assert self._graph is not None
         self._graph.replay()
+        for i in self._changed:
+            own, x = self.inputs[i], arguments[i]
+            if own is not None and own._array is not x._array:
+                device.assign(x._array, own._array)
         for leaf, array in self._gradients:
             self._graphs.store(leaf, array, device)
         for (i, _), array in zip(self._own, self._arrays[self._results:], strict=True):
@@ -173,6 +179,13 @@ class Graphed(Program):
         device, listing = self._device, self.listing
         read = {listing.values[n].root for call in listing.calls for n in reads(call)}
         used = {facts.argument for facts in listing.values if facts.root in read}
+        changed = {listing.values[n].root for call in listing.calls if isinstance(call, Call)
+                   for n in values_written(call)}
+        of = {(facts.argument, facts.root) for facts in listing.values
+              if facts.root in changed and facts.argument is not None}
+        if len({root for _, root in of}) < len(of):
+            raise NoGraph("arguments share memory that the step writes")
+        self._changed = sorted([argument for argument, _ in of])
         self.inputs = [wrap(_like(device, x._array), device) if i in used else None
                         for i, x in enumerate(arguments)]
         leaves = dict.fromkeys([node for call in listing.calls if isinstance(call, Stored)

@@ -145,7 +145,8 @@ def name_versions(listing: Listing) -> None:
                 listing.contiguous(number)):
             return version
         names[number] = made = listing.new(number, listing.values[version].root)
-        calls.append(_view_of(version, number, made, whole[root][0], listing, calls[-1]))
+        near = next(c for c in reversed(calls) if isinstance(c, Call) and version in c.made)
+        calls.append(_view_of(version, number, made, whole[root][0], listing, near))
         return made
 
     for call in listing.calls:

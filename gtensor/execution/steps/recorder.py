@@ -422,7 +422,7 @@ class Recorder:
         self.values.append(Facts(
             kind, array.shape, array.dtype, root,
             weakref.ref(array) if kind in ("external", "view") else None, where or _here(),
-            bool(array.flags.c_contiguous), bool(array.flags.forc)))
+            contiguous=bool(array.flags.c_contiguous), dense=bool(array.flags.forc)))
         root.values[_key(array)] = number = len(self.values) - 1
         return number
 

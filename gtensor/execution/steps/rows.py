@@ -16,12 +16,12 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.engine.tape.op import registry
 from gtensor.execution.steps.flow import dependences, is_view
-from gtensor.execution.steps.fused_numpy import CACHED, SMALL, Tile, tile_of
+from gtensor.execution.steps.fused_numpy import CACHED, Tile, tile_of
 from gtensor.execution.steps.grouping import Member, Unit, grouped, ordered
 from gtensor.execution.steps.listing import Listing, is_floating, reads, size_of, users_of
 from gtensor.execution.steps.pieces import Piece, composed
 from gtensor.execution.steps.recorder import Call, Value
-from gtensor.execution.steps.totals import RunningSum, Total, total_of
+from gtensor.execution.steps.totals import SMALL, RunningSum, Total, total_of
 from gtensor.ops.define.cpu_tiles import broadcast_directly
 from gtensor.system.written_code import written
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.engine.tape.op import registry
-from gtensor.execution.steps.fused_numpy import SMALL
 from gtensor.execution.steps.listing import Listing, is_floating, size_of
 from gtensor.execution.steps.recorder import Call, Value
 
+SMALL = 1 << 16  # bytes of an array up to which it is one tile
 _PART = 8192  # elements summed at a time, about
 
 

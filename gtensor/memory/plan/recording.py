@@ -12,6 +12,7 @@ from gtensor.memory.contract.adaptors import Adaptor, adaptor_over
 from gtensor.memory.contract.resource import Block, Resource
 from gtensor.memory.plan.plan import Lifetime, Plan, make_plan
 from gtensor.system.frees import FreeListener
+from gtensor.system.written_code import checked, enter_class
 
 
 class Request(NamedTuple):
@@ -116,6 +117,10 @@ class Recording(Adaptor):
         return make_plan(lifetimes, period)
 
 
+enter_class(Recording, check=True)
+
+
+@checked
 @contextmanager
 def record(device: Device | str | None = None) -> Iterator[Recording]:
     """Record what an iteration allocates on the device, and when it frees it.

@@ -36,6 +36,7 @@ from gtensor.system.bus import PhaseEvent, Registered, SegmentEvent, bus, here
 from gtensor.system.fork_safety import free_at_forks
 from gtensor.system.frees import FreeListener
 from gtensor.system.source_line import line_of, user_frame
+from gtensor.system.written_code import enter_class
 
 _frame_at = sys._getframe
 _tuple = tuple.__new__
@@ -258,6 +259,9 @@ class Timeline(Adaptor):
         return opened(segments, held, [
             Piece(made.address, made.size, LIVE, made.nbytes, made.label)
             for made in list(self._live.values())]), stats
+
+
+enter_class(Timeline, check=True)
 
 
 class _Hears:

@@ -13,7 +13,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.samples import alike, apart, normal, unary
 from gtensor.ops.arrange.writing import overwrite
-from gtensor.ops.define.arguments import of_half
+from gtensor.ops.define.arguments import of_half, takes_arrays
 from gtensor.ops.define.fused import formula_of
 from gtensor.ops.elementwise.selection import where
 
@@ -222,6 +222,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
     return overwrite(relu_op, input) if inplace else relu_op(input)
 
 
+@takes_arrays
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """input where positive, else input * negative_slope. With a positive slope saves its output.
 
@@ -237,6 +238,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return where(input > 0, input, input * negative_slope) if negative_slope else relu(input)
 
 
+@takes_arrays
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input where positive, else alpha * (exp(input) - 1).
 
@@ -263,7 +265,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
     Raises ValueError for another `approximate`.
     """
-    if approximate not in ("none", "tanh"):
+    if not isinstance(approximate, str) or approximate not in ("none", "tanh"):
         raise ValueError(f"gelu was given approximate={approximate!r}; wanted 'none' or 'tanh'")
     return gelu_op(input, approximate=approximate)
 
@@ -278,6 +280,7 @@ def sigmoid(input: Tensor) -> Tensor:
     return sigmoid_op(input)
 
 
+@takes_arrays
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold.
 

@@ -27,7 +27,7 @@ from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, alike, apart, unary
 from gtensor.ops.activations.activation import gelu, relu
 from gtensor.ops.arrange.writing import overwrite
-from gtensor.ops.define.arguments import sums_in
+from gtensor.ops.define.arguments import sums_in, takes_arrays
 from gtensor.ops.define.batching import Inputs, Mapped, aligned, batch_size, in_dtype, spread
 from gtensor.ops.define.cpu_tiles import computed_in, masked
 from gtensor.ops.define.fused import fused
@@ -233,6 +233,7 @@ def check_probability(name: str, what: str, p: float) -> None:
         raise ValueError(f"{name} was given {what}={p}; wanted a probability from 0 to 1")
 
 
+@takes_arrays
 def dropout(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *,
     seed: int | None = None,

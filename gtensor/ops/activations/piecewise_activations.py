@@ -10,7 +10,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, alike, apart, normal, unary
 from gtensor.ops.arrange.writing import overwrite
-from gtensor.ops.define.arguments import of_half, same_dtype
+from gtensor.ops.define.arguments import of_half, same_dtype, takes_arrays
 from gtensor.ops.define.formula import Formula, derivative
 from gtensor.ops.define.fused import formula_of, fused, paths
 from gtensor.ops.define.pointwise import partial, pointwise
@@ -159,6 +159,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
     return overwrite(chosen, input) if inplace else chosen(input)
 
 
+@takes_arrays
 def hardtanh(
     input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Tensor:
@@ -195,6 +196,7 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return overwrite(hardswish_op, input) if inplace else hardswish_op(input)
 
 
+@takes_arrays
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """input where positive, else weight * input; weight (1,), or (C,) for input (N, C, ...).
 

@@ -10,7 +10,7 @@ from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, alike, apart, normal, unary
 from gtensor.ops.arrange.shape import along, axis_index, from_end
 from gtensor.ops.arrange.writing import overwrite
-from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.formula import Formula, derivative
 from gtensor.ops.define.fused import formula_of, fused, paths, together
@@ -199,6 +199,7 @@ def softsign(input: Tensor) -> Tensor:
     return softsign_op(input)
 
 
+@takes_arrays
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """a * sigmoid(b), where a and b are the halves of input along `dim`. Saves input only.
 
@@ -208,6 +209,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return gated(input[along(axis, 0, half)], input[along(axis, half, None)])
 
 
+@takes_arrays
 def swiglu(input: Tensor, dim: int = -1) -> Tensor:
     """silu(a) * b, where a and b are the halves of input along `dim`. Saves input only.
 
@@ -221,7 +223,6 @@ def swiglu(input: Tensor, dim: int = -1) -> Tensor:
 
 def _half(name: str, input: Tensor, dim: int) -> tuple[int, int]:
     """The axis from the end, and half of its size."""
-    want_tensors(name, input=input)
     axis = from_end(axis_index(dim, input.ndim, name), input.ndim)
     half, odd = divmod(input.shape[axis], 2)
     if odd:

@@ -15,7 +15,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Sample, alike, normal
 from gtensor.ops.arrange.shape import along_one
-from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.cpu_tiles import (
     SMALL,
@@ -260,6 +260,7 @@ log_softmax_op = op(
 # -- public functions ------------------------------------------------------------------------------
 
 
+@takes_arrays
 def softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     """exp(input) over its sum along `dim`, without overflow; same shape. Saves its output.
 
@@ -268,6 +269,7 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = 
     return _normalized(softmax_op, input, dim, dtype)
 
 
+@takes_arrays
 def log_softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     """input minus the logarithm of the sum of exp(input) along `dim`. Saves its output.
 
@@ -282,5 +284,4 @@ def _normalized(op: Op, input: Tensor, dim: int | None, dtype: DTypeLike | None)
     if dim is None:
         raise TypeError(f"{name} was given dim=None; wanted the axis whose values add up to 1, "
                         "such as dim=-1")
-    want_tensors(name, input=input)
     return along_one(op, input if dtype is None else input.astype(dtype), dim, name)

@@ -18,7 +18,7 @@ from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, below, normal
 from gtensor.ops.arrange.index_keys import are_checked
 from gtensor.ops.arrange.shape import first_tangent, reshape
-from gtensor.ops.define.arguments import same_dtype, want_tensors
+from gtensor.ops.define.arguments import same_dtype, takes_arrays
 from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
@@ -49,10 +49,8 @@ def class_axis(ndim: int) -> int:
 def check_targets(name: str, scores: Tensor, target: Tensor, ignore_index: int) -> None:
     """Raise unless `target` holds class indices for scores (N, C, d1, ...) or (C,).
 
-    ValueError for shapes and for indices out of range, TypeError for a value that is not a Tensor
-    and for the dtype. See `check_range`.
+    ValueError for shapes and for indices out of range, TypeError for the dtype. See `check_range`.
     """
-    want_tensors(name, input=scores, target=target)
     shape, given = scores._array.shape, target._array
     if not shape:
         raise ValueError(f"{name} was given scores of shape (); wanted (C,) or (N, C, ...)")
@@ -73,10 +71,7 @@ def check_range(
     """Raise ValueError for indices outside 0..limit-1 (except `ignored`).
 
     On a GPU, where reading the values would wait, with GTENSOR_DEBUG=1 only, or if the limit is 0.
-
-    TypeError for a value that is not a Tensor.
     """
-    want_tensors(name, **{what: indices})
     device = indices._device
     if not are_checked(device):
         if not limit and indices.size:  # which needs no values
@@ -270,6 +265,7 @@ def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Tensor | 
     return wrap(run_noted("copy", weight.device, weight.device.copy, weight._array), weight.device)
 
 
+@takes_arrays
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Integers (...) in [0, num_classes) as int64 rows (..., num_classes) with one 1 each.
 
@@ -279,7 +275,6 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     for no classes. On a GPU the range is not checked, since that would wait, and such an index has
     a row of zeros; GTENSOR_DEBUG=1 checks it.
     """
-    want_tensors("one_hot", tensor=tensor)
     if tensor.dtype.kind not in "iu":
         raise TypeError(f"one_hot was given a tensor of dtype {tensor.dtype}; wanted integers")
     if num_classes == -1:

@@ -14,6 +14,7 @@ from gtensor.engine.tape.samples import Sample, below, normal
 from gtensor.ops.arrange.class_indices import check_range
 from gtensor.ops.arrange.index_keys import ARRAY
 from gtensor.ops.arrange.shape import first_tangent
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import batch_size, numbers, spread
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.define.path_builders import placed
@@ -170,6 +171,7 @@ embedding_op = op(
 )
 
 
+@takes_arrays
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
     """Rows of a table: indices (...) and weight (V, D) give (..., D).
 

@@ -18,7 +18,7 @@ from gtensor.ops.arrange.shape import (
     reshape,
     trailing_axes,
 )
-from gtensor.ops.define.arguments import given_axis
+from gtensor.ops.define.arguments import given_axis, takes_arrays
 from gtensor.ops.define.batching import unchanged
 from gtensor.ops.define.path_builders import placed, settled
 
@@ -52,6 +52,7 @@ _flip_op = op(
 )
 
 
+@takes_arrays
 def flip(x: Tensor, /, axis: Axes | None = None, *, dims: Axes | None = None) -> Tensor:
     """The elements in the opposite order along `axis`, or several (all for None): a view.
 
@@ -108,6 +109,7 @@ _roll_op = op(
 )
 
 
+@takes_arrays
 def roll(
     x: Tensor, /, shift: Axes | None = None, axis: Axes | None = None, *,
     shifts: Axes | None = None, dims: Axes | None = None,

@@ -13,7 +13,7 @@ from gtensor.engine.tape.samples import Draw, Sample, normal
 from gtensor.ops.arrange.index_keys import refuse_places
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, resized
-from gtensor.ops.define.arguments import given_axis
+from gtensor.ops.define.arguments import given_axis, takes_arrays
 from gtensor.ops.define.batching import trailing
 from gtensor.ops.define.path_builders import placed, settled
 
@@ -96,6 +96,7 @@ take_along_op = op(
 )
 
 
+@takes_arrays
 def take_along_axis(
     x: Tensor, indices: Operand, /, axis: int = -1, *, dim: int | None = None
 ) -> Tensor:

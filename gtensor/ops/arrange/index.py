@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from gtensor.ops.arrange.index_keys import (
 )
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, linear_tangent
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import whole_axis_first
 from gtensor.ops.define.path_builders import placed, settled
 from gtensor.settings import settings
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array
     from gtensor.engine.handle.namespaces import Namespace
-    from gtensor.engine.handle.tensor import Operand
     from gtensor.engine.walk.typing import Step
 
 __all__ = ["take"]
@@ -234,7 +235,10 @@ def _selected(x: Tensor, parts: Key, indices: tuple[Tensor, ...], key: object) -
         raise IndexError(f"{described(key, x.shape)}: {error}") from None
 
 
-def take(x: Tensor, indices: Operand, /, axis: int | None = None) -> Tensor:
+@takes_arrays
+def take(
+    x: Tensor, indices: int | Sequence[int] | Array | Tensor, /, axis: int | None = None
+) -> Tensor:
     """The slices of x along `axis` at integer `indices`, of any shape; negative ones from the end.
 
     Raises ValueError if no axis is given for a tensor of several (which PyTorch flattens),
@@ -247,7 +251,7 @@ def take(x: Tensor, indices: Operand, /, axis: int | None = None) -> Tensor:
     """
     if axis is None and x.ndim != 1:
         raise ValueError(f"take of a tensor of shape {x.shape} without an axis; wanted one")
-    place = axis_index(axis or 0, x.ndim, "take")
+    place = axis_index(0 if axis is None else axis, x.ndim, "take")
     key = (builtins.slice(None),) * place + (indices,)
     parts, arrays = normalized(x, key, x.requires_grad)
     if any(a.dtype == np.bool_ for a in arrays):

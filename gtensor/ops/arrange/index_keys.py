@@ -118,6 +118,7 @@ def _index(x: Tensor, part: Any, copied: bool) -> Tensor | int:
         array = np.asarray(plain_values(array, "an index"))
         if array.size == 0 and not hasattr(part, "dtype"):
             array = array.astype(np.int64)  # an empty list
+        _refuse_kind(array.dtype)  # of which CuPy may have none
         array = x.device.from_numpy(array)
         if bus.listeners and here.recorder is not None:
             here.recorder.literal(part, x.device, array)

@@ -23,7 +23,7 @@ from gtensor.ops.arrange.shape import (
     reshape,
     resized,
 )
-from gtensor.ops.define.arguments import given_axis
+from gtensor.ops.define.arguments import all_tensors, given_axis, takes_arrays
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.path_builders import placed
 from gtensor.system.bus import bus, here
@@ -125,16 +125,14 @@ def stack(arrays: Sequence[Tensor], /, axis: int = 0, *, dim: int | None = None)
 
 
 def _tensors(name: str, arrays: Sequence[Tensor]) -> list[Tensor]:
-    """The arguments of a function that joins, at least one of them and all of them tensors."""
-    tensors = list(arrays)
+    """The arguments of a function that joins, at least one of them."""
+    tensors = all_tensors(name, "arrays", arrays)
     if not tensors:
         raise ValueError(f"{name} of no tensors; wanted at least one")
-    for t in tensors:
-        if not isinstance(t, Tensor):
-            raise TypeError(f"{name} was given {type(t).__name__}; wanted tensors")
     return tensors
 
 
+@takes_arrays
 def unstack(x: Tensor, /, axis: int = 0, *, dim: int | None = None) -> tuple[Tensor, ...]:
     """The slices of x along `axis`, without that axis: views.
 
@@ -149,6 +147,7 @@ def unstack(x: Tensor, /, axis: int = 0, *, dim: int | None = None) -> tuple[Ten
 # -- repetition: views that share memory, then one copy --------------------------------------------
 
 
+@takes_arrays
 def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
     """x as a tile, laid `repetitions` times along each axis (of more axes than x has, or fewer).
 
@@ -204,6 +203,7 @@ _repeat_op = op(
 )
 
 
+@takes_arrays
 def repeat(
     x: Tensor, repeats: int | Tensor, /, axis: int | None = None, *, dim: int | None = None
 ) -> Tensor:

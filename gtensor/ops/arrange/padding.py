@@ -11,6 +11,7 @@ from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.index import get_item
 from gtensor.ops.arrange.joining import concat
 from gtensor.ops.arrange.shape import broadcast_to
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import unchanged
 from gtensor.ops.define.path_builders import placed
 
@@ -74,6 +75,7 @@ pad_op = op(
 )
 
 
+@takes_arrays
 def pad(
     input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:

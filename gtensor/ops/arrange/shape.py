@@ -12,9 +12,10 @@ import numpy as np
 
 from gtensor.backend import Device, element_type, get_device
 from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.tape.execute import name_shapes
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal, unary
-from gtensor.ops.define.arguments import given_axis
+from gtensor.ops.define.arguments import all_tensors, given_axis, takes_arrays
 from gtensor.ops.define.batching import broadcast_shape, in_order, to_shape, unchanged
 from gtensor.ops.define.path_builders import placed, settled
 
@@ -57,8 +58,13 @@ def first_tangent(name: str) -> Path:
     return tangent
 
 
+_NO_SEQUENCES = (str, bytes, set, dict)  # though one can iterate over them
+
+
 def integers(value: Axes) -> tuple[int, ...]:
-    """One integer or several as a tuple. Raises TypeError for what is no integer."""
+    """One integer or several as a tuple. Raises TypeError for what is no integer, or unordered."""
+    if isinstance(value, _NO_SEQUENCES):
+        raise TypeError(f"{type(value).__name__} is no sequence of integers")  # the entrance tells
     return tuple(map(operator.index, value if isinstance(value, Iterable) else (value,)))
 
 
@@ -159,6 +165,7 @@ _reshape_op = op(
 )
 
 
+@takes_arrays
 def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
     """`x` in another shape of as many elements; one entry may be -1.
 
@@ -182,19 +189,22 @@ def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
     return _reshape_op(x, shape=wanted)
 
 
+@takes_arrays
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Axes start_dim to end_dim as one. A view where memory allows.
 
     Raises ValueError for axes that are out of range or in the wrong order.
     """
     ndim = max(1, x.ndim)  # a 0-d tensor is one element along axis 0
-    first, last = start_dim % ndim, end_dim % ndim
-    if not (-ndim <= start_dim < ndim and -ndim <= end_dim < ndim) or first > last:
+    start, end = integers((start_dim, end_dim))
+    first, last = start % ndim, end % ndim
+    if not (-ndim <= start < ndim and -ndim <= end < ndim) or first > last:
         raise ValueError(f"flatten of axes {start_dim} to {end_dim} of a tensor of {x.ndim} "
                          "dimensions; wanted two of its axes, in order")
     return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
 
 
+@takes_arrays
 def squeeze(x: Tensor, /, axis: Axes | None = None, *, dim: Axes | None = None) -> Tensor:
     """Without the given axes, which must have size 1 (else ValueError), or all of them: a view.
 
@@ -214,6 +224,7 @@ def squeeze(x: Tensor, /, axis: Axes | None = None, *, dim: Axes | None = None) 
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in gone))
 
 
+@takes_arrays
 def expand_dims(x: Tensor, /, axis: Axes = 0, *, dim: Axes | None = None) -> Tensor:
     """With a new axis of size 1 at `axis` of the result, or at several: a view.
 
@@ -256,6 +267,7 @@ _permute_op = op(
 )
 
 
+@takes_arrays
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """The axes in another order: a view. Raises ValueError unless `axes` names each axis once."""
     wanted = trailing_axes(axes, x.ndim, "permute_dims")
@@ -265,6 +277,7 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     return _permute_op(x, axes=wanted)
 
 
+@takes_arrays
 def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
     """The axes `source` moved to the places `destination`, the others in their order: a view.
 
@@ -286,6 +299,7 @@ def moved_axes(origins: Sequence[int], places: Sequence[int], ndim: int) -> tupl
     return tuple(at[i] if i in at else next(others) for i in range(ndim))
 
 
+@takes_arrays
 def matrix_transpose(x: Tensor, /) -> Tensor:
     """The last two axes swapped: a view. Raises ValueError for fewer than two axes."""
     if x.ndim < 2:
@@ -336,6 +350,7 @@ _broadcast_op = op(
 )
 
 
+@takes_arrays
 def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
     """x repeated to `shape` without a copy: a view whose elements share memory.
 
@@ -356,13 +371,13 @@ def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
 
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     """The tensors repeated to their common shape: views. Raises ValueError if there is none."""
+    tensors = all_tensors("broadcast_arrays", "arrays", arrays)
     try:
-        shape = np.broadcast_shapes(*(a.shape for a in arrays))
-    except ValueError:
-        raise ValueError(f"broadcast_arrays of shapes {', '.join(str(a.shape) for a in arrays)}; "
-                         "wanted shapes whose axes agree or are 1, counted from the last"
-                         ) from None
-    return [broadcast_to(a, shape) for a in arrays]
+        shape = np.broadcast_shapes(*(a.shape for a in tensors))
+    except ValueError as error:
+        name_shapes("broadcast_arrays", error, tensors)
+        raise
+    return [broadcast_to(a, shape) for a in tensors]
 
 
 # -- copies ----------------------------------------------------------------------------------------
@@ -389,6 +404,7 @@ _astype_op = op(
 )
 
 
+@takes_arrays
 def astype(
     x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device | str | None = None
 ) -> Tensor:
@@ -436,6 +452,7 @@ to_device = op(
 )
 
 
+@takes_arrays
 def unflatten(x: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """The axis `dim` as several of these sizes, one of which may be -1: a view, as PyTorch's.
 

@@ -13,6 +13,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import linear_tangent
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import unchanged
 from gtensor.ops.elementwise.selection import where_op
 
@@ -80,6 +81,7 @@ _tril = _triangle("tril", "The lower triangles of matrices: zero above diagonal 
 _triu = _triangle("triu", "The upper triangles of matrices: zero below diagonal k.")
 
 
+@takes_arrays
 def tril(x: Tensor, /, k: int = 0, *, diagonal: int | None = None) -> Tensor:
     """The lower triangles of matrices (..., M, N): zero above diagonal k (0 is the main one).
 
@@ -88,6 +90,7 @@ def tril(x: Tensor, /, k: int = 0, *, diagonal: int | None = None) -> Tensor:
     return _tril(_matrices(x, "tril"), k=operator.index(k if diagonal is None else diagonal))
 
 
+@takes_arrays
 def triu(x: Tensor, /, k: int = 0, *, diagonal: int | None = None) -> Tensor:
     """The upper triangles of matrices (..., M, N): zero below diagonal k (0 is the main one).
 

@@ -30,6 +30,7 @@ from gtensor.ops.arrange.index_keys import (
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.define.path_builders import placed, settled
 from gtensor.ops.define.pointwise import zero_tangent
+from gtensor.system.written_code import entrance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,8 @@ def in_place_form(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     name = function.__name__
     form.__name__, form.__qualname__ = f"{name}_", f"Tensor.{name}_"
     form.__doc__ = f"`{name}` in place: the tensor itself becomes the result, as by `x += 1`."
-    return form
+    form.__wrapped__ = function  # type: ignore[attr-defined]  # whose signature it has
+    return entrance(form)
 
 
 # -- x[key] = value --------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from gtensor.engine.tape.samples import Sample, boolean, normal
 from gtensor.ops.activations.dropout import check_probability, dropout, dropout_op, fresh_seed
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.attention.blocks import attention_grad_path, attention_path
-from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.arguments import same_dtype, takes_arrays
 from gtensor.ops.define.batching import Inputs, Mapped, aligned, batch_size, behind, spread
 from gtensor.ops.define.flops import of_attention
 from gtensor.ops.define.path_builders import placed
@@ -220,6 +220,7 @@ attention = op(
 # -- the public function ---------------------------------------------------------------------------
 
 
+@takes_arrays
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,

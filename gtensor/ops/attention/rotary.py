@@ -14,7 +14,7 @@ from gtensor.engine.tape.levels import Traced
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import first_tangent
-from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import Inputs, Mapped, behind
 from gtensor.ops.define.cpu_tiles import SMALL, computed_in
 from gtensor.ops.define.path_builders import placed, tiles
@@ -127,6 +127,7 @@ rotary = op(
 # -- public functions ------------------------------------------------------------------------------
 
 
+@takes_arrays
 def rotary_embedding(
     x: Tensor, cos: Tensor, sin: Tensor, heads: int | None = None, inplace: bool = False
 ) -> Tensor:
@@ -148,7 +149,6 @@ def rotary_embedding(
 
     Raises ValueError for an odd D, tables of another shape or dtype, and more heads than there are.
     """
-    want_tensors("rotary_embedding", x=x, cos=cos, sin=sin)
     if x.ndim < 3 or x.shape[-1] % 2:
         raise ValueError(f"rotary_embedding was given x of shape {x.shape}; wanted (..., T, H, D) "
                          "with an even D")

@@ -33,7 +33,7 @@ from gtensor.ops.conv.paths import (
     weight_gradient,
     weight_matrix,
 )
-from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.arguments import same_dtype, takes_arrays
 from gtensor.ops.define.batching import Inputs, Mapped, apart, batch_size, merged, or_none
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.define.flops import (
@@ -429,6 +429,7 @@ def on_images(x: Tensor, axes: int, function: Callable[[Tensor], Tensor]) -> Ten
 # -- public functions ------------------------------------------------------------------------------
 
 
+@takes_arrays
 def conv2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
     padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1,
@@ -454,6 +455,7 @@ def conv2d(
     return _convolution("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
+@takes_arrays
 def conv1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | tuple[int] = 1,
     padding: int | tuple[int] | str = 0, dilation: int | tuple[int] = 1, groups: int = 1,
@@ -535,6 +537,7 @@ def _padding(
     return tall, wide, tall, wide
 
 
+@takes_arrays
 def conv_transpose2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
     padding: int | Pair = 0, output_padding: int | Pair = 0, groups: int = 1,
@@ -560,6 +563,7 @@ def conv_transpose2d(
                        groups, dilation)
 
 
+@takes_arrays
 def conv_transpose1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | tuple[int] = 1,
     padding: int | tuple[int] = 0, output_padding: int | tuple[int] = 0, groups: int = 1,

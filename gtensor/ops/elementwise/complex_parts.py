@@ -11,6 +11,7 @@ from gtensor.backend.kernels import elementwise
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, alike, apart, complex_normal, unary
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import unchanged
 from gtensor.ops.define.fused import fused
 from gtensor.ops.define.path_builders import cupy_function, ufunc
@@ -67,6 +68,7 @@ imag_op = op(
 )
 
 
+@takes_arrays
 def imag(x: Tensor, /) -> Tensor:
     """The imaginary part of a complex tensor: a view of x. Raises TypeError if x is real."""
     if x.dtype.kind != "c":

@@ -5,6 +5,7 @@ Their derivative is 0 where it exists, and gtensor uses 0 elsewhere, as PyTorch 
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from gtensor.backend.kernels import elementwise
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import alike, apart, binary, normal, unary
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.fused import fused
 from gtensor.ops.define.path_builders import cupy_function, placed, settled, ufunc
 from gtensor.ops.define.pointwise import identity, partial, pointwise
@@ -83,11 +85,13 @@ _round = _constant("round", lambda torch, x: torch.round(x),
                   _round_cpu, _whole_gpu("rint"))
 
 
+@takes_arrays
 def round(x: Operand, /, decimals: int = 0) -> Tensor:
     """The nearest whole number, a half to the even one; or of so many decimals. Gradient 0.
 
     Integers are as they are. Negative decimals round to tens, hundreds, ...
     """
+    decimals = index(decimals)
     if not decimals:
         return _round(x)
     scale = 10.0 ** abs(decimals)

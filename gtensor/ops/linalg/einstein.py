@@ -11,10 +11,9 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from gtensor.creation.new_tensors import asarray
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops.arrange.shape import broadcast_to, permute_dims, reshape
-from gtensor.ops.define.arguments import autocast
+from gtensor.ops.define.arguments import all_tensors, autocast
 from gtensor.ops.elementwise.arithmetic import multiply
 from gtensor.ops.linalg.gemm import matmul
 from gtensor.ops.linalg.norms import diagonal
@@ -39,7 +38,7 @@ def einsum(subscripts: str, /, *operands: Tensor) -> Tensor:
     if not isinstance(subscripts, str):
         raise TypeError(f"einsum was given {type(subscripts).__name__} as subscripts; wanted a "
                         "text such as 'ij,jk->ik'")
-    tensors = autocast("low", *[asarray(x) for x in operands])
+    tensors = autocast("low", *all_tensors("einsum", "operands", operands))
     terms, output, sizes, pairs = _plan(subscripts, tuple([x.shape for x in tensors]))
     parts = [_simple(x, term, sizes) for x, term in zip(tensors, terms, strict=True)]
     for pair in pairs:
@@ -49,7 +48,7 @@ def einsum(subscripts: str, /, *operands: Tensor) -> Tensor:
     (x, letters), = parts
     x, letters = _summed(x, letters, set(output))
     result = _permuted(x, letters, output)
-    return reshape(x, x.shape) if any(result is one for one in operands) else result
+    return reshape(x, x.shape) if any(result is one for one in tensors) else result
 
 
 # -- reading subscripts ----------------------------------------------------------------------------

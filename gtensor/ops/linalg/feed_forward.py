@@ -21,7 +21,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.activations.activation import ACTIVATIONS
-from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.arguments import same_dtype, takes_arrays
 from gtensor.ops.define.batching import Inputs, Mapped, aligned, batch_size, in_dtype, spread
 from gtensor.ops.define.flops import of_feed_forward
 from gtensor.ops.define.path_builders import placed
@@ -302,6 +302,7 @@ feed_forward_op = op(
 )
 
 
+@takes_arrays
 def feed_forward(
     input: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None,
     activation: str = "relu", summand: Tensor | None = None,

@@ -25,6 +25,8 @@ from gtensor.ops.linalg.matrix_products import (
 
 __all__ = ["matmul"]
 
+_NUMBERS = (int, float, complex)
+
 
 def matmul(
     x1: Tensor, x2: Tensor, *, out: Tensor | None = None, alpha: complex = 1, beta: complex = 0
@@ -41,8 +43,8 @@ def matmul(
         return gemm_into(out, x1, x2, alpha, beta)
     if not (isinstance(x1, Tensor) and isinstance(x2, Tensor)):
         x1, x2 = asarray(x1), asarray(x2)
-    if beta:
-        raise ValueError(f"matmul was given beta={beta} without out; wanted the out to add to")
+    if not isinstance(beta, _NUMBERS) or beta:
+        raise ValueError(f"matmul was given beta={beta!r} without out; wanted the out to add to")
     left, right = x1.shape, x2.shape
     if not left or not right:
         raise ValueError(f"matmul of shapes {left} and {right}; wanted at least one axis each")
@@ -61,7 +63,7 @@ def matmul(
         return reshape(matmul(rows, x2, alpha=alpha), (*left[:-1], right[-1]))
     if len(left) > 2:
         check_leading("matmul", left, right)
-    if alpha == 1:
+    if isinstance(alpha, _NUMBERS) and alpha == 1:
         return matmul_op(x1, x2)
     dtype = np.result_type(x1.dtype, x2.dtype)
     if dtype.kind in "biu":

@@ -13,7 +13,7 @@ from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
-from gtensor.ops.define.arguments import same_dtype, sums_in
+from gtensor.ops.define.arguments import same_dtype, sums_in, takes_arrays
 from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
@@ -373,6 +373,7 @@ def sums_into(x: Tensor, bias: Tensor | None, summand: Tensor) -> bool:
     return sums_in(summand.dtype, x.dtype) and (bias is None or bias.dtype == summand.dtype)
 
 
+@takes_arrays
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias, one GEMM: (..., out). Saves input and weight.
 

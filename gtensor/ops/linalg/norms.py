@@ -198,7 +198,7 @@ def _combined(part: Array, axis: tuple[int, ...], keepdims: bool, order: float) 
         part = part.astype(np.float32)
     reduce: Any = _COMBINE.get(order, np.add).reduce
     terms = _terms(np, part, order)
-    return reduce(terms, axis, _result(part), None, keepdims, inf if order == -inf else 0.0)
+    return reduce(terms, axis, _result(part), None, bool(keepdims), inf if order == -inf else 0.0)
 
 
 def _norm_gpu(

@@ -19,6 +19,7 @@ from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
 from gtensor.ops.arrange.shape import expand_dims, matrix_transpose, reshape, squeeze
 from gtensor.ops.arrange.triangles import tril, triu
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import (
     Inputs,
     Mapped,
@@ -167,6 +168,7 @@ def solve_triangular(
     It costs as much as `solve`. Raises LinAlgError as that does.
     """
     x1, x2 = matrices(x1, "solve_triangular", square=True), asarray(x2)
+    check_leading("solve_triangular", x1.shape, x2.shape)
     triangle = (triu if upper else tril)(x1, k=int(unitriangular) * (1 if upper else -1))
     if unitriangular:
         triangle = triangle + eye(x1.shape[-1], dtype=x1.dtype, device=x1.device)
@@ -619,6 +621,7 @@ def lstsq(x1: Tensor, x2: Tensor, /, rcond: Operand | None = None) -> LstsqResul
     return LstsqResult(solution, residuals, matrix_rank(x1, rtol=rcond), svdvals(x1))
 
 
+@takes_arrays
 def cond(x: Tensor, /, p: float | str | None = None) -> Tensor:
     """Condition numbers (...) of matrices (..., m, n): the norm times that of the inverse.
 

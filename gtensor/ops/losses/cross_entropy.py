@@ -28,7 +28,7 @@ from gtensor.ops.define.arguments import (
     check_reduction,
     of_half,
     same_dtype,
-    want_tensors,
+    takes_arrays,
 )
 from gtensor.ops.define.batching import in_dtype
 from gtensor.ops.define.cpu_tiles import computed_in, row_tile_size, row_tiles
@@ -416,6 +416,7 @@ cross_entropy_op = op(
 )
 
 
+@takes_arrays
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
     reduction: str = "mean", label_smoothing: float = 0.0,
@@ -447,7 +448,6 @@ def cross_entropy(
     if shape and not shape[class_axis(len(shape))]:
         raise ValueError(f"cross_entropy was given an input of shape {shape}; wanted at least one "
                          "class")
-    want_tensors("cross_entropy", target=target)
     if shape and target._array.dtype.kind in "fV" and target._array.shape == shape:
         if ignore_index >= 0:
             raise ValueError(f"cross_entropy was given ignore_index={ignore_index} and a target of "
@@ -463,6 +463,7 @@ def cross_entropy(
     return cross_entropy_op(input, target, constant, **options)
 
 
+@takes_arrays
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
     reduction: str = "mean",

@@ -16,12 +16,13 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
+from gtensor.creation.new_tensors import full_like
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Sample, alike
 from gtensor.ops.define import formula as data
-from gtensor.ops.define.arguments import autocast, check_reduction, same_dtype
+from gtensor.ops.define.arguments import autocast, check_reduction, same_dtype, takes_arrays
 from gtensor.ops.define.cpu_tiles import computed_in, tile_size
 from gtensor.ops.define.flops import of_input
 from gtensor.ops.define.fused import fused, paths
@@ -156,12 +157,16 @@ def reduced(
     return total(*inputs, scale=scale, **params)
 
 
-def check_pair(name: str, reduction: str, input: Tensor, target: Tensor) -> None:
+def checked_target(name: str, reduction: str, input: Tensor, target: Tensor | float) -> Tensor:
+    """The target, a number repeated to the input's shape."""
     check_reduction(name, reduction)
+    if not isinstance(target, Tensor):
+        target = full_like(input, target)
     if input.shape != target.shape:
         raise ValueError(f"{name} was given an input of shape {input.shape} and a target of "
                          f"shape {target.shape}; wanted one shape")
     same_dtype(name, input=input, target=target)
+    return target
 
 
 # -- absolute error, and Huber's -------------------------------------------------------------------
@@ -208,36 +213,39 @@ huber, huber_sum = loss_ops(
 )
 
 
-def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+@takes_arrays
+def l1_loss(input: Tensor, target: Tensor | float, *, reduction: str = "mean") -> Tensor:
     """|input - target|, averaged ("mean"), added up ("sum") or elementwise ("none").
 
-    Both have one shape; PyTorch broadcasts. Reduced, it makes no temporary of that shape on the
-    CPU. The gradient at 0 is 0.
+    Both have one shape, or the target is a number; PyTorch broadcasts. Reduced, it makes no
+    temporary of that shape on the CPU. The gradient at 0 is 0.
     """
-    check_pair("l1_loss", reduction, input, target)
+    target = checked_target("l1_loss", reduction, input, target)
     return reduced((absolute_error, absolute_error_sum), (input, target), reduction)
 
 
+@takes_arrays
 def huber_loss(
-    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
+    input: Tensor, target: Tensor | float, reduction: str = "mean", delta: float = 1.0
 ) -> Tensor:
     """(input - target)^2 / 2 within delta, delta (|input - target| - delta / 2) beyond; reduced.
 
-    Both have one shape; PyTorch broadcasts. Reduced, it makes no temporary of that shape on the
-    CPU.
+    Both have one shape, or the target is a number; PyTorch broadcasts. Reduced, it makes no
+    temporary of that shape on the CPU.
 
     Source: Huber, "Robust estimation of a location parameter", 1964.
 
     Raises ValueError for a delta that is not positive, and for shapes that differ.
     """
-    check_pair("huber_loss", reduction, input, target)
+    target = checked_target("huber_loss", reduction, input, target)
     if not delta > 0:
         raise ValueError(f"huber_loss was given delta={delta}; wanted a positive number")
     return reduced((huber, huber_sum), (input, target), reduction, delta=float(delta), factor=1.0)
 
 
+@takes_arrays
 def smooth_l1_loss(
-    input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0
+    input: Tensor, target: Tensor | float, *, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
     """(input - target)^2 / (2 beta) within beta, |input - target| - beta / 2 beyond; reduced.
 
@@ -246,7 +254,7 @@ def smooth_l1_loss(
 
     Raises ValueError for a negative beta, and for shapes that differ, which PyTorch broadcasts.
     """
-    check_pair("smooth_l1_loss", reduction, input, target)
+    target = checked_target("smooth_l1_loss", reduction, input, target)
     if not beta >= 0:
         raise ValueError(f"smooth_l1_loss was given beta={beta}; wanted 0 or more")
     if beta < np.finfo(computed_in(input.dtype)).tiny:
@@ -302,13 +310,14 @@ squared_error = op(
 )
 
 
-def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+@takes_arrays
+def mse_loss(input: Tensor, target: Tensor | float, *, reduction: str = "mean") -> Tensor:
     """(input - target)^2, averaged ("mean"), added up ("sum") or elementwise ("none").
 
-    Both have one shape; PyTorch broadcasts. Reduced, it makes no temporary of that shape on the
-    CPU.
+    Both have one shape, or the target is a number; PyTorch broadcasts. Reduced, it makes no
+    temporary of that shape on the CPU.
     """
-    check_pair("mse_loss", reduction, input, target)
+    target = checked_target("mse_loss", reduction, input, target)
     if reduction == "none":
         input, target = autocast("float32", input, target)
         return recorded.square(input - target)

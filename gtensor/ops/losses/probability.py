@@ -10,8 +10,8 @@ import numpy as np
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import underlying
 from gtensor.engine.tape.samples import Sample, alike, normal
-from gtensor.ops.define.arguments import REDUCTIONS, same_dtype
-from gtensor.ops.losses.pointwise import check_pair, loss_gradient, loss_ops, reduced
+from gtensor.ops.define.arguments import REDUCTIONS, same_dtype, takes_arrays
+from gtensor.ops.losses.pointwise import checked_target, loss_gradient, loss_ops, reduced
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path
@@ -86,8 +86,9 @@ kl_div_log, kl_div_log_sum = loss_ops(
 )
 
 
+@takes_arrays
 def kl_div(
-    input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False
+    input: Tensor, target: Tensor | float, *, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:
     """target (log(target) - input): the Kullback-Leibler divergence, reduced.
 
@@ -103,7 +104,7 @@ def kl_div(
     if not per_row and reduction not in REDUCTIONS:
         raise ValueError(f"kl_div was given reduction={reduction!r}; wanted 'none', 'mean', "
                          "'batchmean' or 'sum'")
-    check_pair("kl_div", "sum" if per_row else reduction, input, target)
+    target = checked_target("kl_div", "sum" if per_row else reduction, input, target)
     if per_row and not input.ndim:
         raise ValueError("kl_div was given reduction='batchmean' and shape (); wanted (N, ...)")
     ops = (kl_div_log, kl_div_log_sum) if log_target else (kl_div_op, kl_div_sum)
@@ -179,8 +180,9 @@ bce, bce_sum = loss_ops(
 )
 
 
+@takes_arrays
 def binary_cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
+    input: Tensor, target: Tensor | float, weight: Tensor | None = None, *, reduction: str = "mean"
 ) -> Tensor:
     """-(target log(input) + (1 - target) log(1 - input)) weight, reduced; logarithms cut at -100.
 
@@ -191,7 +193,7 @@ def binary_cross_entropy(
 
     Raises ValueError for an input that is no probability (on the CPU), and for shapes that differ.
     """
-    check_pair("binary_cross_entropy", reduction, input, target)
+    target = checked_target("binary_cross_entropy", reduction, input, target)
     _check_weight("binary_cross_entropy", input, weight=weight)
     values = underlying(input)._array
     if input.device.type == "cpu" and values.size:
@@ -298,8 +300,9 @@ bce_logits, bce_logits_sum = loss_ops(
 )
 
 
+@takes_arrays
 def binary_cross_entropy_with_logits(
-    input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean",
+    input: Tensor, target: Tensor | float, weight: Tensor | None = None, *, reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
     """Binary cross entropy of sigmoid(input), without overflow; reduced.
@@ -311,6 +314,6 @@ def binary_cross_entropy_with_logits(
         pos_weight: of the positive targets; broadcasts to that shape.
     """
     name = "binary_cross_entropy_with_logits"
-    check_pair(name, reduction, input, target)
+    target = checked_target(name, reduction, input, target)
     _check_weight(name, input, weight=weight, pos_weight=pos_weight)
     return reduced((bce_logits, bce_logits_sum), (input, target, weight, pos_weight), reduction)

@@ -23,7 +23,7 @@ from gtensor.engine.tape.levels import newest
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Sample, normal, positive
 from gtensor.ops.activations.activation import ACTIVATIONS
-from gtensor.ops.define.arguments import same_dtype, want_tensors
+from gtensor.ops.define.arguments import same_dtype, takes_arrays, want_number, want_tensors
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.norms import batch_norm_paths as paths
 from gtensor.ops.norms import batching, replicas
@@ -357,6 +357,7 @@ running_statistics = Op(
 # -- public functions ----------------------------------------------------------------------------
 
 
+@takes_arrays
 def batch_norm_act(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
@@ -455,6 +456,7 @@ def move_averages(running: Running, mean: Tensor, var: Unbiased, momentum: float
             tracked += 1
 
 
+@takes_arrays
 def batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
@@ -480,8 +482,12 @@ def check_batch_norm(
 ) -> None:
     """Raise for shapes or dtypes that do not fit, and within transforms for what they refuse."""
     running_mean, running_var, tracked = running
-    want_tensors(name, input=x, running_mean=running_mean, running_var=running_var, weight=weight,
-                 bias=bias, num_batches_tracked=tracked)
+    if gather is not None and not callable(gather):
+        raise TypeError(f"{name} was given gather={gather!r}; wanted a function or None")
+    if momentum is not None:  # which no average may be
+        want_number(name, momentum=momentum)
+    want_tensors(name, running_mean=running_mean, running_var=running_var,
+                 num_batches_tracked=tracked)
     if x.ndim < 2:
         raise ValueError(f"{name} was given an input of shape {x.shape}; wanted (N, C, ...)")
     named = {"running_mean": running_mean, "running_var": running_var, "weight": weight,

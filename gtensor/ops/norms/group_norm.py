@@ -18,7 +18,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
-from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.arguments import same_dtype, takes_arrays
 from gtensor.ops.define.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.define.path_builders import settled
 from gtensor.ops.norms import batch_norm_paths, batching, row_norm_paths
@@ -439,6 +439,7 @@ group_norm_op = op(
 )
 
 
+@takes_arrays
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,

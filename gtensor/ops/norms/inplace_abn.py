@@ -29,7 +29,7 @@ from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Draw, Sample, apart, normal, positive, unary
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.activations.inverses import INVERSES, Inverse
-from gtensor.ops.define.arguments import want_tensors
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.define.path_builders import tiled
 from gtensor.ops.define.pointwise import partial, pointwise
@@ -404,6 +404,7 @@ inplace_abn_op = op(
 # -- the public functions ------------------------------------------------------------------------
 
 
+@takes_arrays
 def abn(
     input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None,
     running_mean: Tensor | None = None, running_var: Tensor | None = None, training: bool = True,
@@ -415,7 +416,6 @@ def abn(
 
     (N, C, ...), and the other arguments of `inplace_abn`.
     """
-    want_tensors("abn", input=input, weight=weight)
     check_eps(eps, input.dtype, "abn")
     work = computed_in(input.dtype)
     scale = None if weight is None else _scale(weight, work, eps)
@@ -424,6 +424,7 @@ def abn(
                                      num_batches_tracked, gather)
 
 
+@takes_arrays
 def inplace_abn(
     input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None,
     running_mean: Tensor | None = None, running_var: Tensor | None = None, training: bool = True,

@@ -15,7 +15,7 @@ from gtensor.engine.run.bind import FLOAT32
 from gtensor.engine.tape.levels import Traced
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Sample
-from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.arguments import same_dtype, takes_arrays
 from gtensor.ops.define.batching import in_dtype
 from gtensor.ops.norms import batching
 from gtensor.ops.norms import row_norm_paths as paths
@@ -165,6 +165,7 @@ def layer_norm_for_products(
     return written_low(layer_norm_op, input, weight, bias, dims=len(normalized_shape), eps=eps)
 
 
+@takes_arrays
 def layer_norm(
     input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
     bias: Tensor | None = None, eps: float = 1e-5,

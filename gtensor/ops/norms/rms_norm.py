@@ -14,6 +14,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import in_dtype
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.norms import batching
@@ -159,6 +160,7 @@ rms_norm_op = op(
 )
 
 
+@takes_arrays
 def rms_norm(
     input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
     eps: float | None = None,

@@ -13,7 +13,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Sample, below, boolean, distinct, normal
 from gtensor.ops.arrange.shape import axis_index, from_end, lone
-from gtensor.ops.define.arguments import torch_words
+from gtensor.ops.define.arguments import takes_arrays, torch_words
 from gtensor.ops.define.batching import batch_size, sized_by_values, spread, unchanged
 from gtensor.ops.define.cpu_tiles import sortable
 from gtensor.ops.define.path_builders import placed, settled
@@ -71,6 +71,7 @@ def _place(name: str) -> Op:
 _argmax, _argmin = _place("argmax"), _place("argmin")
 
 
+@takes_arrays
 def argmax(
     x: Tensor, /, axis: int | None = None, *, keepdims: bool = False, dim: int | None = None,
     keepdim: bool | None = None,
@@ -84,6 +85,7 @@ def argmax(
     return _argmax(x, axis=_searched(x, axis, "argmax"), keepdims=keepdims)
 
 
+@takes_arrays
 def argmin(
     x: Tensor, /, axis: int | None = None, *, keepdims: bool = False, dim: int | None = None,
     keepdim: bool | None = None,
@@ -141,6 +143,7 @@ _count_nonzero = op(
 )
 
 
+@takes_arrays
 def count_nonzero(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
     keepdim: bool | None = None,
@@ -178,6 +181,7 @@ _nonzero = op(
 )
 
 
+@takes_arrays
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     """The indices of the elements that are not zero, in order: per axis one int64 tensor.
 
@@ -248,6 +252,7 @@ _searchsorted = op(
 )
 
 
+@takes_arrays
 def searchsorted(
     x1: Tensor, x2: Tensor, /, *, side: str = "left", sorter: Tensor | None = None
 ) -> Tensor:

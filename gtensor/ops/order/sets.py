@@ -9,6 +9,7 @@ import numpy as np
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, below, normal
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import sized_by_values
 from gtensor.ops.define.cpu_tiles import sortable
 from gtensor.ops.define.path_builders import placed, settled
@@ -100,6 +101,7 @@ def _found(x: Tensor) -> UniqueAll:
                      table[count:2 * count])
 
 
+@takes_arrays
 def unique_all(x: Tensor, /) -> UniqueAll:
     """The distinct elements of x in ascending order: (values, indices, inverse_indices, counts).
 
@@ -109,6 +111,7 @@ def unique_all(x: Tensor, /) -> UniqueAll:
     return _found(x)
 
 
+@takes_arrays
 def unique_counts(x: Tensor, /) -> UniqueCounts:
     """The distinct elements of x in ascending order and how often each occurs: (values, counts).
 
@@ -118,6 +121,7 @@ def unique_counts(x: Tensor, /) -> UniqueCounts:
     return UniqueCounts(found.values, found.counts)
 
 
+@takes_arrays
 def unique_inverse(x: Tensor, /) -> UniqueInverse:
     """The distinct elements of x in ascending order, and x by them: (values, inverse_indices).
 

@@ -23,7 +23,7 @@ from gtensor.ops.arrange.shape import (
     reshape,
     resized,
 )
-from gtensor.ops.define.arguments import given_axis, refuse_pair
+from gtensor.ops.define.arguments import given_axis, refuse_pair, takes_arrays
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.cpu_tiles import row_tiles, sortable
 from gtensor.ops.define.path_builders import placed, settled, tiles
@@ -183,6 +183,7 @@ _argsort = op(
 )
 
 
+@takes_arrays
 def argsort(
     x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True,
     dim: int | None = None,
@@ -260,6 +261,7 @@ _sort = op(
 )
 
 
+@takes_arrays
 def sort(
     x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True,
     dim: int | None = None,
@@ -331,6 +333,7 @@ topk_order = op(
 )
 
 
+@takes_arrays
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> TopK:
     """The k largest (or smallest) elements along `dim`: named tuple (values, indices).
 
@@ -346,5 +349,5 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk was given k={k} for a tensor of shape {x.shape}; wanted 0 to "
                          f"{x.shape[axis]}, the size of dim {dim}")
-    indices = topk_order(x, k=k, axis=axis, largest=largest, ordered=sorted)
+    indices = topk_order(x, k=k, axis=axis, largest=bool(largest), ordered=bool(sorted))
     return TopK(take_order(x, indices, axis=axis), indices)

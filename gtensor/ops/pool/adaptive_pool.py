@@ -12,6 +12,7 @@ from gtensor.ops.arrange.index import take
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.conv.convolution import per_axis
 from gtensor.ops.conv.paths import Pair
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.pool.max_pool import max_pool2d
 from gtensor.ops.pool.mixing import window_bounds
 from gtensor.ops.pool.resample import resample
@@ -21,6 +22,7 @@ from gtensor.ops.reduce.reductions import mean
 AdaptiveSize: TypeAlias = "int | Sequence[int | None]"  # None keeps an axis' size
 
 
+@takes_arrays
 def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int | None]) -> Tensor:
     """Means of windows laid out so that (N, C, H, W) becomes (N, C, *output_size).
 
@@ -30,6 +32,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int 
     return _adaptive_mean("adaptive_avg_pool2d", 2, input, output_size)
 
 
+@takes_arrays
 def adaptive_avg_pool1d(input: Tensor, output_size: Single) -> Tensor:
     """Means of windows laid out so that (N, C, L) becomes (N, C, output_size).
 
@@ -39,6 +42,7 @@ def adaptive_avg_pool1d(input: Tensor, output_size: Single) -> Tensor:
     return _adaptive_mean("adaptive_avg_pool1d", 1, input, output_size)
 
 
+@takes_arrays
 def adaptive_max_pool2d(input: Tensor, output_size: int | tuple[int | None, int | None]) -> Tensor:
     """The largest elements of the windows of adaptive_avg_pool2d.
 

@@ -15,6 +15,7 @@ from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import linear_tangent
 from gtensor.ops.conv.convolution import on_images
 from gtensor.ops.conv.paths import Pair
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import in_channels
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.define.path_builders import settled
@@ -172,6 +173,7 @@ avg_pool2d_op = op(
 )
 
 
+@takes_arrays
 def avg_pool2d(
     input: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
     padding: int | Pair = 0, ceil_mode: bool = False, count_include_pad: bool = True,
@@ -189,6 +191,7 @@ def avg_pool2d(
         x, count_include_pad=bool(count_include_pad), **params))
 
 
+@takes_arrays
 def avg_pool1d(
     input: Tensor, kernel_size: Single, stride: Single | None = None, padding: Single = 0,
     ceil_mode: bool = False, count_include_pad: bool = True,

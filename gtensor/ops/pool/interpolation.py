@@ -6,7 +6,7 @@ from math import floor
 from typing import Any
 
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.ops.define.arguments import autocast, refuse_unsupported, same_dtype
+from gtensor.ops.define.arguments import autocast, refuse_unsupported, same_dtype, takes_arrays
 from gtensor.ops.pool.adaptive_pool import adaptive_avg_pool1d, adaptive_avg_pool2d
 from gtensor.ops.pool.mixing import Made
 from gtensor.ops.pool.resample import resample
@@ -15,6 +15,7 @@ _MODES = {"nearest": (1, 2), "linear": (1,), "bilinear": (2,), "area": (1, 2)}  
 _CORNERS = ("linear", "bilinear")
 
 
+@takes_arrays
 def interpolate(
     input: Tensor, size: int | tuple[int, ...] | None = None,
     scale_factor: float | tuple[float, ...] | None = None, mode: str = "nearest",

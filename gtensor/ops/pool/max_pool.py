@@ -15,6 +15,7 @@ from gtensor.engine.tape.samples import Sample, distinct
 from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.conv.convolution import on_images
 from gtensor.ops.conv.paths import Pair
+from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import in_channels
 from gtensor.ops.define.cpu_tiles import computed_in, masked
 from gtensor.ops.define.path_builders import once, placed, settled
@@ -226,6 +227,7 @@ max_pool2d_op = op(
 )
 
 
+@takes_arrays
 def max_pool2d(
     input: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
     padding: int | Pair = 0, dilation: int | Pair = 1, ceil_mode: bool = False,
@@ -243,6 +245,7 @@ def max_pool2d(
     return on_images(input, 2, lambda x: max_pool2d_op(x, **params))
 
 
+@takes_arrays
 def max_pool1d(
     input: Tensor, kernel_size: Single, stride: Single | None = None, padding: Single = 0,
     dilation: Single = 1, ceil_mode: bool = False,

@@ -17,8 +17,8 @@ from gtensor.backend.kernels import BLOCK, C_TYPES, NULL, elementwise, raw
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Draw, Sample, below, binary, distinct, normal
-from gtensor.ops.arrange.shape import linear_tangent, lone
-from gtensor.ops.define.arguments import autocast, refuse_pair, torch_words
+from gtensor.ops.arrange.shape import integers, linear_tangent, lone
+from gtensor.ops.define.arguments import autocast, refuse_pair, takes_arrays, torch_words
 from gtensor.ops.define.batching import in_dtype, unchanged
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.define.flops import of_input
@@ -49,7 +49,7 @@ def normalize_axis(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
     Of a 0-d tensor 0 and -1 are its one element's, see `lone`.
     """
     if axis is not None and not isinstance(axis, int):
-        axis = tuple(axis) if np.iterable(axis) else index(axis)
+        axis = integers(axis)
     return _normalized(axis, ndim, op_name)
 
 
@@ -189,7 +189,7 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: np.dtype | None = None) 
             if function is np.add and x.ndim > 1 and _long(x):
                 total = sum_over(x, axis, _FLOAT32, None, keepdims)
             if total is None:
-                total = reduce(x, axis, np.float32, None, keepdims)
+                total = reduce(x, axis, np.float32, None, bool(keepdims))
             if out is None:
                 return total.astype(kept)
             out[...] = total
@@ -202,8 +202,8 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: np.dtype | None = None) 
         ) is not None:
             return found
         if out is None:
-            return reduce(x, axis, dtype, None, keepdims)
-        reduce(x, axis, dtype, out, keepdims)
+            return reduce(x, axis, dtype, None, bool(keepdims))
+        reduce(x, axis, dtype, out, bool(keepdims))
         return out
 
     return path
@@ -300,6 +300,7 @@ _sum = op(
 )
 
 
+@takes_arrays
 def sum(
     x: Tensor, /, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False,
     dim: Axis = None, keepdim: bool | None = None,
@@ -351,6 +352,7 @@ _mean = op(
 )
 
 
+@takes_arrays
 def mean(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
     keepdim: bool | None = None,
@@ -421,6 +423,7 @@ def _extreme(name: str, function: np.ufunc) -> Op:
 _max, _min = _extreme("max", np.maximum), _extreme("min", np.minimum)
 
 
+@takes_arrays
 def max(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
     keepdim: bool | None = None,
@@ -437,6 +440,7 @@ def max(
     return _max(x, axis=nonempty_axes(x, axis, "max"), keepdims=keepdims)
 
 
+@takes_arrays
 def min(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
     keepdim: bool | None = None,
@@ -469,6 +473,7 @@ def _logical(name: str, function: np.ufunc) -> Op:
 _any, _all = _logical("any", np.logical_or), _logical("all", np.logical_and)
 
 
+@takes_arrays
 def any(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
     keepdim: bool | None = None,
@@ -483,6 +488,7 @@ def any(
     return _any(x, axis=normalize_axis(axis, x.ndim, "any"), keepdims=keepdims)
 
 
+@takes_arrays
 def all(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
     keepdim: bool | None = None,

@@ -14,7 +14,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, apart, normal
-from gtensor.ops.define.arguments import torch_words
+from gtensor.ops.define.arguments import takes_arrays, torch_words
 from gtensor.ops.define.batching import in_dtype, trailing, unchanged
 from gtensor.ops.define.cpu_tiles import computed_in, tile_size
 from gtensor.ops.define.flops import of_input
@@ -256,6 +256,7 @@ def _corrected_words(
     return torch_words(name, axis, dim, keepdims, keepdim)
 
 
+@takes_arrays
 def var(
     x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False,
     dim: Axis = None, keepdim: bool | None = None, unbiased: bool | None = None,
@@ -270,12 +271,13 @@ def var(
         axis, keepdims = _corrected_words(
             "var", axis, dim, keepdims, keepdim, correction, unbiased)
     if unbiased is not None:
-        correction = float(unbiased)
+        correction = float(bool(unbiased))
     _real(x, "var")
     return rounded_last(_var, x, axis=normalize_axis(axis, x.ndim, "var"), correction=correction,
                         keepdims=keepdims)
 
 
+@takes_arrays
 def std(
     x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False,
     dim: Axis = None, keepdim: bool | None = None, unbiased: bool | None = None,
@@ -289,7 +291,7 @@ def std(
         axis, keepdims = _corrected_words(
             "std", axis, dim, keepdims, keepdim, correction, unbiased)
     if unbiased is not None:
-        correction = float(unbiased)
+        correction = float(bool(unbiased))
     _real(x, "std")
     return rounded_last(_std, x, axis=normalize_axis(axis, x.ndim, "std"), correction=correction,
                         keepdims=keepdims)
@@ -394,6 +396,7 @@ _logsumexp = op(
 )
 
 
+@takes_arrays
 def logsumexp(
     x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, dim: Axis = None,
     keepdim: bool | None = None,

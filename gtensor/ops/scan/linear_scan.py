@@ -20,7 +20,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
 from gtensor.ops.arrange.shape import broadcast_to
-from gtensor.ops.define.arguments import same_dtype
+from gtensor.ops.define.arguments import same_dtype, takes_arrays
 from gtensor.ops.define.batching import Inputs, Mapped, trailing
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.define.path_builders import settled
@@ -279,6 +279,7 @@ linear_scan_op = op(
 )
 
 
+@takes_arrays
 def linear_scan(
     a: Tensor, b: Tensor, initial: Tensor | None = None, reverse: bool = False
 ) -> Tensor:

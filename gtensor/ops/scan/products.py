@@ -14,7 +14,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, below, normal
 from gtensor.ops.arrange.shape import along, clone, resized
-from gtensor.ops.define.arguments import given_axis, torch_words
+from gtensor.ops.define.arguments import given_axis, takes_arrays, torch_words
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.cpu_tiles import computed_in, row_tiles
 from gtensor.ops.linalg.matrix_products import conjugated
@@ -201,6 +201,7 @@ _cumulative_prod = op(
 )
 
 
+@takes_arrays
 def cumulative_prod(
     x: Tensor, /, axis: int | None = None, *, dtype: DTypeLike | None = None,
     include_initial: bool = False, dim: int | None = None,
@@ -319,6 +320,7 @@ def _torch_prod(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     return x
 
 
+@takes_arrays
 def prod(
     x: Tensor, /, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False,
     dim: Axis = None, keepdim: bool | None = None,

@@ -27,7 +27,7 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
-from gtensor.ops.define.arguments import given_axis
+from gtensor.ops.define.arguments import given_axis, takes_arrays
 from gtensor.ops.define.batching import unchanged
 from gtensor.ops.define.cpu_tiles import computed_in, row_tiles
 from gtensor.ops.reduce.reductions import accumulator
@@ -158,6 +158,7 @@ _cumulative_sum = op(
 )
 
 
+@takes_arrays
 def cumulative_sum(
     x: Tensor, /, axis: int | None = None, *, dtype: DTypeLike | None = None,
     include_initial: bool = False, dim: int | None = None,
@@ -194,6 +195,7 @@ def scanned(
 # -- differences -----------------------------------------------------------------------------------
 
 
+@takes_arrays
 def diff(
     x: Tensor, /, n: int = 1, axis: int = -1, prepend: Operand | None = None,
     append: Operand | None = None, *, dim: int | None = None,
@@ -222,6 +224,8 @@ def diff(
     later, earlier = shifted_keys(place, False)
     change = recorded.not_equal if x.dtype == np.bool_ else recorded.subtract
     for _ in range(n):
+        if not x.size:
+            break
         x = change(recorded.slice(x, key=later), recorded.slice(x, key=earlier))
     return x
 
