@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import gtensor as gt
+from execution import calls
 from execution.networks import NETWORKS, batches
 from execution.programs import EQUAL, REFUSED
 from execution.test_captured import CALLS, numbers
+from execution.test_captured_calls import outcomes as calls_outcomes
 from gtensor import hostcuda
 
 pytestmark = pytest.mark.gpu
@@ -125,3 +127,18 @@ def test_a_graph_has_no_more_launches_than_the_step():
         counts.append(hostcuda.counters().launches)
     assert counts[3] - 3 <= counts[1], "but for two arguments and a result"
     del kept
+
+
+@pytest.mark.parametrize("make", calls.EQUAL, ids=lambda make: make.__name__)
+@pytest.mark.filterwarnings("ignore:.*(invalid value|divide by zero|overflow).*:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*(cannot be one graph|an optimizer writes):UserWarning")
+def test_calls_that_differ_equal_the_step(make):
+    with gt.device("cuda"):
+        assert calls_outcomes(make, gt.capture)[0] == calls_outcomes(make, lambda f: f)[0]
+
+
+@pytest.mark.parametrize("make", calls.REFUSED, ids=lambda make: make.__name__)
+def test_calls_that_cannot_be_repeated_are_refused(make):
+    with gt.device("cuda"), pytest.raises(gt.CaptureError) as caught:
+        calls_outcomes(make, gt.capture, 4)
+    assert calls.REFUSED[make] in str(caught.value)
