@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
 import threading
 import weakref
 
@@ -11,6 +14,7 @@ import pytest
 import gtensor as gt
 from execution.programs import EQUAL, REFUSED
 from gtensor import nn
+from gtensor.memory import Arena, HostSegments
 from gtensor.system.bus import bus, here
 
 CALLS = 7
@@ -359,3 +363,146 @@ def test_no_argument_and_no_result_is_kept():
         kept += [weakref.ref(x), weakref.ref(y)]
         del x, y
         assert not any(ref() is not None for ref in kept)
+
+
+def test_a_method_has_programs_for_each_instance_and_keeps_none():
+    class Scaled:
+        def __init__(self, factor):
+            self.factor = gt.full((4,), float(factor))
+
+        @gt.capture
+        def step(self, x):
+            return x * self.factor
+
+    two, three = Scaled(2), Scaled(3)
+    for i in range(8):
+        one = two if i % 2 else three
+        assert one.step(numbers(i)).tolist() == (numbers(i) * one.factor).tolist()
+    assert len(two.step.programs) == 2
+    alive = weakref.ref(two)
+    del two, one
+    assert alive() is None
+    Scaled(4).step(numbers(1))
+    assert len(three.step.programs) == 1
+
+
+def test_a_captured_step_is_neither_copied_nor_pickled():
+    step = gt.capture(numbers)
+    for make in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"numbers is captured.*\.function"):
+            make(step)
+
+
+def test_what_ends_before_it_has_run_is_no_step():
+    async def coroutine(x):
+        return x
+
+    def generator(x):
+        yield x
+
+    for function in (coroutine, generator):
+        with pytest.raises(TypeError, match="wanted a function that returns tensors"):
+            gt.capture(function)
+
+
+def test_dropped_programs_and_recordings_are_freed_at_once():
+    w = gt.ones(4, requires_grad=True)
+
+    def run(x):
+        w.grad = None
+        (w * x).sum().backward()
+        if failing:
+            raise ValueError
+
+    step, failing = gt.capture(run), False
+    for i in range(3):
+        step(numbers(i))
+    gone = [weakref.ref(step.programs[0]), weakref.ref(step.programs[0].recording)]
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        step.clear()
+        assert [ref() for ref in gone] == [None, None]
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@pytest.mark.parametrize("read", [repr, "{}".format, pickle.dumps, lambda x: np.array(x, copy=True),
+                                  gt.from_dlpack, lambda x: gt.repeat(x, x[:1].astype("int64"))])
+def test_values_that_leave_are_refused(read):
+    step = gt.capture(lambda x: (read(x), x * 1)[1])
+    with pytest.raises(gt.CaptureError, match=r"of a tensor of shape \([14],\): a replay would"):
+        step(numbers(1))
+
+
+def test_recordings_need_no_more_memory_than_the_step(monkeypatch):
+    def peaks(wrap):
+        arena = Arena(HostSegments())
+        monkeypatch.setattr(gt.device("cpu"), "resource", arena)
+        gt.random.manual_seed(0)
+        net = nn.Sequential(*[part for _ in range(3) for part in (
+            nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1))])
+        optimizer, x, found = gt.optim.AdamW(net.parameters()), gt.random.normal((128, 64)), []
+
+        def run(x):
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step = wrap(run)
+        for _ in range(4):
+            arena.reset_peak()
+            step(x)
+            found.append(arena.stats().peak_allocated)
+        return found
+
+    with gt.settings.override(arena_min_bytes=0):
+        plain, captured = peaks(lambda f: f), peaks(gt.capture)
+    assert all(b <= 1.1 * a for a, b in zip(plain, captured, strict=True)), (plain, captured)
+
+
+def test_steps_and_eager_work_of_other_threads_do_not_meet():
+    nets = [nn.Linear(4, 4) for _ in range(2)]
+    expected, wrong, ended = [], [], threading.Event()
+
+    def training(net):
+        optimizer = gt.optim.SGD(net.parameters(), lr=0.01)
+
+        def run(x):
+            optimizer.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return run
+
+    for net in copy.deepcopy(nets):
+        run = training(net)
+        expected.append([run(numbers(i)).item() for i in range(30)])
+
+    def work(k):
+        step = gt.capture(training(nets[k]))
+        if [step(numbers(i)).item() for i in range(30)] != expected[k]:
+            wrong.append(k)
+
+    def eager():
+        w = gt.ones(4, requires_grad=True)
+        while not ended.is_set():
+            w.grad = None
+            (w * w).sum().backward()
+            if w.grad.tolist() != [2.0] * 4:
+                wrong.append("eager")
+
+    beside = threading.Thread(target=eager)
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+    for thread in (beside, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ended.set()
+    beside.join()
+    assert not wrong and not bus.listeners

@@ -146,7 +146,7 @@ class Graphed(Program):
         place = self._device.copy(self._device.from_numpy(call.args[1].array))
         return replace(call, function=partial(self._device.copy, place), args=())
 
-    def serve(self, state: Hashable) -> None:
+    def serve(self, state: tuple[int, Any]) -> None:
         """As of a program; what an optimizer does is in the graph, which is captured anew."""
         super().serve(state)
         if any(isinstance(call, Call) and call.host for call in self.listing.calls):

@@ -90,8 +90,8 @@ class Program:
         lasting = self.lasting(arguments) if self._lasting else ()
         return self._build(arguments, self.run(arguments, lasting))
 
-    def serve(self, state: Hashable) -> None:
-        """Take another state for granted, in which the step was recorded as the same program."""
+    def serve(self, state: tuple[int, Any]) -> None:
+        """Take another state for granted, in which the step was the same program."""
         self.state = state
 
     def pin(self, other: Recorder) -> None:
