@@ -103,6 +103,20 @@ def dicts_in_another_order() -> Calls:
 
 
 @equal(2)
+def lists_of_numbers() -> Calls:
+    numbers_outside = [1.0, 2.0, 3.0, 4.0]
+
+    def step(x: gt.Tensor) -> gt.Tensor:
+        return x[[0, 2, 1, 3]] + gt.asarray(numbers_outside) * [1.0, 2.0, 3.0, 4.0]
+
+    def args(i: int) -> tuple[gt.Tensor]:
+        numbers_outside[0] = 1.0 if i < 4 else 9.0
+        return one(i)
+
+    return step, args
+
+
+@equal(2)
 def slices() -> Calls:
     return lambda x, k: x[k] * 2, lambda i: (numbers(i), slice(0, 2) if i % 2 else slice(1, 3))
 

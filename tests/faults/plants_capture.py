@@ -6,7 +6,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.execution.steps import flow, fusing, pieces, totals
+from gtensor.execution.steps import flow, fusing, pieces, signature, totals
+from gtensor.execution.steps.program import Program
+from gtensor.execution.steps.recorder import Constant, Recorder
 
 Context = AbstractContextManager[Any]
 
@@ -26,3 +28,40 @@ def writes_before_reads() -> Context:
 def sums_parted_anywhere() -> Context:
     """a sum is that of a third and of the rest"""
     return patch.object(totals, "_half", lambda size: size // 3)
+
+
+def writes_unrecorded() -> Context:
+    """a call that only writes memory which it was given is not recorded"""
+    right = Recorder.note
+
+    def note(self: Recorder, *given: Any, **named: Any) -> Any:
+        known = len(self.values)
+        result = right(self, *given, **named)
+        if all(n is not None and n < known for n in self.calls[-1].made):  # type: ignore[union-attr]
+            self.calls.pop()
+        return result
+    return patch.object(Recorder, "note", note)
+
+
+def numbers_not_compared() -> Context:
+    """numbers of Python's that calls were given are not compared"""
+    return patch.object(Constant, "__eq__", lambda one, other: isinstance(other, Constant))
+
+
+def places_not_compared() -> Context:
+    """where arguments lie in memory that they share is no part of the signature"""
+    return patch.object(signature, "layout", lambda array: (0,))
+
+
+def memory_outside_not_compared() -> Context:
+    """an argument may be what the step reads from outside"""
+    return patch.object(Program, "fits", lambda program, arguments: True)
+
+
+def arguments_of_the_recording() -> Context:
+    """a replay computes with the arguments of the first replay"""
+    right, first = Program.run, {}  # type: ignore[var-annotated]
+
+    def run(program: Program, arguments: Any, lasting: Any) -> Any:
+        return right(program, first.setdefault(program, arguments), lasting)
+    return patch.object(Program, "run", run)

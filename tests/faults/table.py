@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from execution import calls, programs
 from rich.errors import MarkupError
 
 import gtensor as gt
@@ -408,6 +409,23 @@ FAULTS = [
                  "test_a_write_follows_what_read_the_memory_before")),
     Fault("a sum of tiles is NumPy's sum", plants_capture.sums_parted_anywhere,
           ByTest("execution.test_fusing", "test_a_loss_over_rows_is_one_call")),
+    Fault("a write is recorded", plants_capture.writes_unrecorded,
+          ByTest("execution.test_captured", "test_replays_equal_the_step",
+                 make=programs.views_that_are_written)),
+    Fault("a replay computes with its own arguments", plants_capture.arguments_of_the_recording,
+          ByTest("execution.test_captured_ops", "test_a_replay_with_other_values_is_the_op",
+                 name="tanh")),
+    Fault("a number that changes from call to call is an error",
+          plants_capture.numbers_not_compared,
+          ByTest("execution.test_captured_calls", "test_what_cannot_be_repeated_is_refused",
+                 make=calls.numbers_of_python)),
+    Fault("views of one array are told apart", plants_capture.places_not_compared,
+          ByTest("execution.test_captured_calls", "test_replays_equal_the_step",
+                 make=calls.views_of_one_array, fuse=True)),
+    Fault("a step given what it reads outside is another program",
+          plants_capture.memory_outside_not_compared,
+          ByTest("execution.test_captured_calls", "test_replays_equal_the_step",
+                 make=calls.what_the_step_reads_from_outside, fuse=True)),
     # untrusted files and states
     Fault("a size in a file is bounded before it is used", plants_files.header_unbounded,
           ByCheck(checks_files.sizes_are_bounded_before_anything_is_read)),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gtensor.engine.handle.storage import Storage
     from gtensor.system.bus import OpEvent
 
+_SHOWN = 8  # numbers of a constant
 _SMALL_INTEGERS = 1 << 32  # Python shares small ones, so they do not tell where they come from
 
 
@@ -485,7 +486,7 @@ class _Memory:
 
 
 class Constant:
-    """A number as a 0-d array that nobody writes."""
+    """A number, or a list of them, as an array that nobody writes."""
 
     __slots__ = ("array",)
 
@@ -494,13 +495,15 @@ class Constant:
 
     def __eq__(self, other: object) -> bool:
         return (isinstance(other, Constant) and self.array.dtype == other.array.dtype
+                and self.array.shape == other.array.shape
                 and self.array.tobytes() == other.array.tobytes())
 
     def __hash__(self) -> int:
         return hash(self.array.tobytes())
 
     def __repr__(self) -> str:
-        return repr(self.array.item())
+        return repr(self.array.tolist()) if self.array.size <= _SHOWN else (
+            f"numbers of shape {self.array.shape}")
 
 
 class _Noting:
