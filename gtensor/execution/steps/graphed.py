@@ -88,7 +88,6 @@ class Graphed(Program):
         self._own: list[tuple[int, int]] = []  # gradients of arguments: (argument, value)
         self._graph: Graph | None = None
         self._changed: list[Any] = []  # the arguments that the step writes
-        self._constants: list[Array] = []
         super().__init__(recording, results, state, fuse)
 
     def arranged(self, listing: Listing) -> Listing:
@@ -117,6 +116,8 @@ class Graphed(Program):
                 else:
                     self._before.append(run)
             else:
+                if call.name.endswith("zero_grad"):
+                    self._before.append(again(call))  # also where the graph has no gradient
                 updated = True
                 inside.append(call)
         listing.calls = inside
