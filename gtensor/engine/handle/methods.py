@@ -40,8 +40,8 @@ _ARITHMETIC = {  # also reflected, and in place: the handle stays, its memory is
 }
 OWN_ENTRANCE = ("reshape", "permute_dims")
 CONVERSIONS = tuple(f"__{name}__" for name in (
-    "array", "bool", "complex", "divmod", "float", "format", "index", "int", "iter", "len", "rdivmod",
-    "round"))
+    "array", "bool", "complex", "divmod", "float", "format", "index", "int", "iter", "len",
+    "rdivmod", "round"))
 _OTHERS = {
     "matmul": "matmul", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal",
     "gt": "greater", "ge": "greater_equal", "neg": "negative", "abs": "abs",
