@@ -285,7 +285,8 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
         if type(value) is float or type(value) is int:
             continue
         if value is None:
-            if i == 0 or not (op.has_params or op.optional_inputs) and len(arrays) == 2:
+            if i == 0 or op.backward is not None and len(arrays) == 2 and not (
+                    op.has_params or op.optional_inputs):  # `x == None` is false
                 raise TypeError(f"{op.name} was given None as {op.input_names[i]}; wanted a "
                                 "tensor, an array or a number")
             continue
