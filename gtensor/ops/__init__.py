@@ -44,18 +44,19 @@ def _publish() -> None:
         for module in modules_in(family.__name__):
             for name in (*getattr(module, "__all__", ()), *getattr(module, "METHODS", ())):
                 functions[name] = getattr(module, name)
-    for name, function in functions.items():
-        _serve(public, name, function)
+    for name, function in functions.items():  # which methods call, whose self is a Tensor
+        _serve(public, name, getattr(function, "__wrapped__", function))
     for name, function in methods.functions():
         _serve(methods.Methods, name, functions[function])
     for name in methods.IN_PLACE:
         setattr(methods.Methods, f"{name}_", in_place_form(functions[name]))
-    for name in ("reshape", "permute_dims"):  # a method's text is its function's
+    for name in methods.OWN_ENTRANCE:  # a method's text is its function's
         getattr(methods.Methods, name).__doc__ = functions[name].__doc__
     for kind in Tensor.__mro__[:-1]:
         for name, method in tuple(vars(kind).items()):
             if isinstance(method, FunctionType) and not is_written(method) and (
-                    name[0] != "_" or name in methods.CONVERSIONS):
+                    name[0] != "_" or name in methods.CONVERSIONS) and (
+                    name not in methods.OWN_ENTRANCE and method.__module__ != Op.__module__):
                 setattr(kind, name, entrance(method))
 
 

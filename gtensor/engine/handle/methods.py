@@ -38,8 +38,10 @@ _ARITHMETIC = {  # also reflected, and in place: the handle stays, its memory is
     "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or",
     "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
 }
+OWN_ENTRANCE = ("reshape", "permute_dims")
 CONVERSIONS = tuple(f"__{name}__" for name in (
-    "array", "bool", "complex", "float", "format", "index", "int", "iter", "len"))
+    "array", "bool", "complex", "divmod", "float", "format", "index", "int", "iter", "len",
+    "rdivmod", "round"))
 _OTHERS = {
     "matmul": "matmul", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal",
     "gt": "greater", "ge": "greater_equal", "neg": "negative", "abs": "abs",
@@ -228,7 +230,7 @@ class Methods(ForeignMethods):
     def __setitem__(self, key: object, value: Operand) -> None:
         try:
             ns.set_item(self, key, value)
-        except Exception as error:  # here: an entrance would be a call in a small op
+        except Exception as error:  # an entrance would be one call more in a small op
             refuse(Methods.__setitem__, {"self": self, "value": value}, error)
             raise
 
@@ -240,10 +242,18 @@ class Methods(ForeignMethods):
             raise
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
-        return ns.reshape(self, shape[0] if len(shape) == 1 else shape)
+        try:
+            return ns.reshape(self, shape[0] if len(shape) == 1 else shape)
+        except Exception as error:
+            refuse(Methods.reshape, {"self": self, "shape": shape}, error)
+            raise
 
     def permute_dims(self, *axes: int | Sequence[int]) -> Self:
-        return ns.permute_dims(self, axes[0] if len(axes) == 1 else axes)
+        try:
+            return ns.permute_dims(self, axes[0] if len(axes) == 1 else axes)
+        except Exception as error:
+            refuse(Methods.permute_dims, {"self": self, "axes": axes}, error)
+            raise
 
     @property
     def data(self) -> Self:
