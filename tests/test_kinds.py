@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,13 @@ def test_what_is_checked_before_changes_nothing() -> None:
             function(*given, **options)
     function(1, 2.0, flag=True)
     assert calls == [1]
+
+
+@pytest.mark.parametrize("function", [
+    gt.zeros, gt.grad, gt.fft.fft, gt.linalg.norm, gt.random.normal, gt.median, gt.logspace,
+    gt.memory.stats, gt.checkpoint.save, gt.nn.init.zeros_, gt.testing.gradcheck, gt.sum])
+def test_an_entrance_is_pickled_by_its_name(function: Any) -> None:
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 class Unprintable:

@@ -53,7 +53,8 @@ class Live(griffe.Extension):
         for full, live in reference.public().items():
             space, _, name = full.rpartition(".")
             parent = pkg[space.removeprefix("gtensor").removeprefix(".")] if "." in space else pkg
-            target = f"{getattr(live, '__module__', '')}.{getattr(live, '__qualname__', '')}"
+            made = inspect.unwrap(live) if callable(live) else live  # of an entrance, its function
+            target = f"{getattr(made, '__module__', '')}.{getattr(made, '__qualname__', '')}"
             if full == "gtensor.settings" or target == full:
                 continue
             if isinstance(live, Op):

@@ -21,6 +21,7 @@ from gtensor.engine.run.external_writes import ExternalWrite
 from gtensor.engine.run.writable import check_writable
 from gtensor.settings import settings
 from gtensor.system import ranges
+from gtensor.system.bus import bus, here
 from gtensor.system.source_line import user_frame
 
 if TYPE_CHECKING:
@@ -297,6 +298,9 @@ class Communicator:
         """
         if self._broken is not None:
             raise self._unusable()
+        if bus.listeners and here.recorder is not None:
+            here.recorder.refuse(f"{name} of a communicator, which a replay would leave out while "
+                                 "other ranks wait; exchange before or after the step")
         self._calls += 1
         code = user_frame(sys._getframe(1))
         what = "" if array is None else f" of shape {array.shape} and dtype {array.dtype}"

@@ -159,7 +159,8 @@ def enter(
     for name in room["__all__"]:
         found = None if name in leave else room.get(name)
         if isinstance(found, FunctionType) and not is_written(found):
-            room[name] = checked(found) if check else entrance(found)
+            room[name] = entered = checked(found) if check else entrance(found)
+            entered.__module__ = room["__name__"]  # where pickles find it
         elif classes and inspect.isclass(found) and not is_dataclass(found):
             enter_class(found, check)
 

@@ -16,6 +16,8 @@ import numpy as np
 
 import gtensor as gt
 from gtensor import nn
+from gtensor.distributed.alone import Alone
+from gtensor.distributed.communicator import Communicator
 from gtensor.nn import functional as F
 
 Calls = tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]
@@ -792,5 +794,20 @@ def a_state_within() -> Calls:
     def step(x: gt.Tensor) -> gt.Tensor:
         gt.random.set_state(state)
         return x + gt.random.normal((4,))
+
+    return step, one
+
+
+# -- other processes -------------------------------------------------------------------------------
+
+
+@refused("all_reduce of a communicator")
+def sums_of_ranks() -> Calls:
+    comm = Communicator(Alone())
+
+    def step(x: gt.Tensor) -> gt.Tensor:
+        y = x * 2
+        comm.all_reduce(y)
+        return y
 
     return step, one

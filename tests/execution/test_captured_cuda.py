@@ -142,3 +142,20 @@ def test_calls_that_cannot_be_repeated_are_refused(make):
     with gt.device("cuda"), pytest.raises(gt.CaptureError) as caught:
         calls_outcomes(make, gt.capture, 4)
     assert calls.REFUSED[make] in str(caught.value)
+
+
+def test_a_gradient_that_the_step_does_not_make_is_dropped_by_each_replay():
+    with gt.device("cuda"):
+        used, unused = (gt.ones(4, requires_grad=True) for _ in range(2))
+        optimizer = gt.optim.SGD([used, unused], lr=0.0)
+
+        def run(x):
+            optimizer.zero_grad()
+            (used * x).sum().backward()
+            optimizer.step()
+
+        step = gt.capture(run)
+        for i in range(5):
+            unused.grad = gt.ones(4)
+            step(numbers(i))
+            assert unused.grad is None and used.grad.tolist() == numbers(i).tolist()

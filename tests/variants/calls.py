@@ -487,7 +487,7 @@ def public_functions() -> dict[str, Function]:
         for name in namespace.__all__:
             function = getattr(namespace, name)
             if callable(function) and not isinstance(function, type) and not any(
-                    function is f for f in found.values()):
+                    inspect.unwrap(function) is inspect.unwrap(f) for f in found.values()):
                 found[prefix + name] = function
     return found
 
@@ -498,7 +498,7 @@ def public_methods() -> set[str]:
     return {name for name in dir(gt.Tensor)
             if (not name.startswith("_") or name.startswith("__"))
             and name not in ALIASES["gtensor.Tensor"]  # at its first use it becomes a method
-            and id(inspect.getattr_static(gt.Tensor, name)) not in shared}
+            and id(inspect.unwrap(inspect.getattr_static(gt.Tensor, name))) not in shared}
 
 
 def _samples_of_its_op(name: str, function: Function) -> list[Sample]:

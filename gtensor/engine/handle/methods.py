@@ -38,7 +38,7 @@ _ARITHMETIC = {  # also reflected, and in place: the handle stays, its memory is
     "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or",
     "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
 }
-OWN_ENTRANCE = ("reshape", "permute_dims")
+OWN_ENTRANCE = ("reshape", "permute_dims", "backward")
 CONVERSIONS = tuple(f"__{name}__" for name in (
     "array", "bool", "complex", "divmod", "float", "format", "index", "int", "iter", "len",
     "rdivmod", "round"))

@@ -23,6 +23,7 @@ from gtensor.engine.handle.size import Size
 from gtensor.engine.handle.storage import GIVEN, UNREAD, Storage
 from gtensor.system.bus import bus, here
 from gtensor.system.fork_safety import free_at_forks
+from gtensor.system.written_code import refuse
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -343,9 +344,15 @@ class Tensor(Interchange, Methods):
         is unchanged, unless no other code has it and the walk has added to it in place: a note to
         the error names those, and GTENSOR_DEBUG=1 keeps copies.
         """
-        public.backward(
-            self, grad, create_graph, create_graph if retain_graph is None else retain_graph,
-            batched)
+        try:
+            public.backward(
+                self, grad, create_graph, create_graph if retain_graph is None else retain_graph,
+                batched)
+        except Exception as error:
+            refuse(Tensor.backward, {
+                "self": self, "grad": grad, "create_graph": create_graph,
+                "retain_graph": retain_graph, "batched": batched}, error)
+            raise
 
     def detach(self) -> Tensor:
         """A handle on the same memory without history."""

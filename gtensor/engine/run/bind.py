@@ -282,12 +282,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
         if all(isinstance(value, (*SCALARS, np.generic)) or value is None for value in arrays):
             arrays[0] = device.from_numpy(as_numpy(op.name, arrays[0]))
     for i, value in enumerate(arrays):
-        if type(value) is float or type(value) is int:
-            continue
-        if value is None:
-            if i == 0 or not (op.has_params or op.optional_inputs) and len(arrays) == 2:
-                raise TypeError(f"{op.name} was given None as {op.input_names[i]}; wanted a "
-                                "tensor, an array or a number")
+        if type(value) is float or type(value) is int or value is None:
             continue
         if isinstance(value, np.generic):
             arrays[i] = host_array(value, op.name).item()  # weakly typed, as a Python scalar

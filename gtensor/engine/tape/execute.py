@@ -33,6 +33,12 @@ def execute(op: Op, device: Device, arrays: Sequence[Any], params: Params) -> An
     except ValueError as error:
         name_shapes(op.name, error, arrays)
         raise
+    except TypeError as error:
+        if "NoneType" in str(error) and any(a is None for a in arrays):
+            wrong = next(name for name, a in zip(op.input_names, arrays, strict=False) if a is None)
+            raise TypeError(f"{op.name} was given None as {wrong}; wanted a tensor, an array or a "
+                            "number") from error
+        raise
 
 
 _NO_BROADCAST = ("operands could not be broadcast together", "shape mismatch: objects cannot be")

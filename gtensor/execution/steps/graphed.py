@@ -88,7 +88,6 @@ class Graphed(Program):
         self._own: list[tuple[int, int]] = []  # gradients of arguments: (argument, value)
         self._graph: Graph | None = None
         self._changed: list[Any] = []  # the arguments that the step writes
-        self._constants: list[Array] = []
         self._written: set[int | None] = set()  # arguments, or None
         self._unordered = False  # whether numbers are drawn after the seed of a dropout
         super().__init__(recording, results, state, fuse)
@@ -124,6 +123,8 @@ class Graphed(Program):
                 else:
                     self._before.append(run)
             else:
+                if call.name.endswith("zero_grad"):
+                    self._before.append(again(call))  # also where the graph has no gradient
                 updated, seeded = True, seeded or any(n is not None for n in call.made)
                 inside.append(call)
         listing.calls = inside
