@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import gtensor as gt
+from execution import calls
 from execution.networks import NETWORKS, batches
 from execution.programs import EQUAL, REFUSED
 from execution.test_captured import CALLS, numbers
+from execution.test_captured_calls import outcomes as calls_outcomes
 from gtensor import hostcuda
 
 pytestmark = pytest.mark.gpu
@@ -142,3 +144,18 @@ def test_a_gradient_that_the_step_does_not_make_is_dropped_by_each_replay():
             unused.grad = gt.ones(4)
             step(numbers(i))
             assert unused.grad is None and used.grad.tolist() == numbers(i).tolist()
+
+
+@pytest.mark.parametrize("make", calls.EQUAL, ids=lambda make: make.__name__)
+@pytest.mark.filterwarnings("ignore:.*(invalid value|divide by zero|overflow).*:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*(cannot be one graph|an optimizer writes):UserWarning")
+def test_calls_that_differ_equal_the_step(make):
+    with gt.device("cuda"):
+        assert calls_outcomes(make, gt.capture)[0] == calls_outcomes(make, lambda f: f)[0]
+
+
+@pytest.mark.parametrize("make", calls.REFUSED, ids=lambda make: make.__name__)
+def test_calls_that_cannot_be_repeated_are_refused(make):
+    with gt.device("cuda"), pytest.raises(gt.CaptureError) as caught:
+        calls_outcomes(make, gt.capture, 4)
+    assert calls.REFUSED[make] in str(caught.value)

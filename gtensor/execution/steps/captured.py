@@ -190,7 +190,8 @@ class Captured(Generic[P, R]):
         known.anew += 1
         if known.anew == _AGAIN:
             told = structure.since(known.programs[0].state[0]) or [
-                self._outside.changed(self._found, state[1])]
+                self._outside.changed(self._found, state[1])
+                or "an argument is the memory of what an optimizer writes"]
             warnings.warn(f"{_name(self.function)} was recorded anew in {_AGAIN} calls, as what it "
                           f"reads has changed before each: {'; '.join(told[-3:])}; pass it as an "
                           "argument, or change it less often", stacklevel=4)
@@ -270,7 +271,7 @@ class _Signature:
         """Keep a recording, or make a program if it equals an earlier one; else what differs."""
         for program in self.programs:
             if difference(program.recording, recorder, (program.results, results)) is None:
-                program.state = state
+                program.serve(state)
                 program.pin(recorder)
                 return None
         reason = None

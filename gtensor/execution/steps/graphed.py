@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gtensor.backend import Device
+from gtensor.backend import Device, owner
 from gtensor.engine.handle.node import Node
 from gtensor.engine.handle.storage import UNREAD
 from gtensor.engine.handle.tensor import Tensor, wrap
@@ -88,15 +88,21 @@ class Graphed(Program):
         self._own: list[tuple[int, int]] = []  # gradients of arguments: (argument, value)
         self._graph: Graph | None = None
         self._changed: list[Any] = []  # the arguments that the step writes
+        self._written: set[int | None] = set()  # arguments, or None
+        self._unordered = False  # whether numbers are drawn after the seed of a dropout
         super().__init__(recording, results, state, fuse)
+        updated = [group["params"] for call in recording.calls if isinstance(call, Call)
+                   and call.host for x in call.args for group in getattr(x, "param_groups", ())]
+        self._outside |= {id(owner(x._array)) for members in updated for x in members}
 
     def arranged(self, listing: Listing) -> Listing:
         """The calls of the graph; others are put before and after it."""
         inside: list[Any] = []
-        updated = False
+        updated = seeded = False
         for call in listing.calls:
             if isinstance(call, Written):
                 self._after.append(counter(call))
+                self._written.add(call.argument)
             elif isinstance(call, Stored):
                 own = [(node, number) for node, number, _ in call.entries if type(node) is int]
                 self._own += [(node, number) for node, number in own if number is not None]
@@ -107,6 +113,7 @@ class Graphed(Program):
             elif not call.host:
                 inside.append(self._with_constants(call))
             elif call.kind == "draws":
+                self._unordered |= seeded
                 self._drawn.append((again(call), [self._placed(listing, n) for n in call.made
                                                   if n is not None]))
             elif call.kind == "python":
@@ -118,7 +125,7 @@ class Graphed(Program):
             else:
                 if call.name.endswith("zero_grad"):
                     self._before.append(again(call))  # also where the graph has no gradient
-                updated = True
+                updated, seeded = True, seeded or any(n is not None for n in call.made)
                 inside.append(call)
         listing.calls = inside
         listing.returned = [*listing.returned, *[number for _, number in self._own]]
@@ -139,6 +146,12 @@ class Graphed(Program):
             return call
         place = self._device.copy(self._device.from_numpy(call.args[1].array))
         return replace(call, function=partial(self._device.copy, place), args=())
+
+    def serve(self, state: tuple[int, Any]) -> None:
+        """As of a program; what an optimizer does is in the graph, which is captured anew."""
+        super().serve(state)
+        if any(isinstance(call, Call) and call.host for call in self.listing.calls):
+            self._graph = None
 
     def replay(self, arguments: Sequence[Tensor]) -> Any:
         """Launch the graph; the first time, capture it before. Raises as `Program.replay`."""
@@ -178,12 +191,14 @@ class Graphed(Program):
     def _capture(self, arguments: Sequence[Tensor], lasting: list[Array]) -> None:
         """Capture the text, on arrays of its own in place of the arguments."""
         device, listing = self._device, self.listing
+        if self._unordered:
+            raise NoGraph("random numbers are drawn after the seed of a dropout")
         read = {listing.values[n].root for call in listing.calls for n in reads(call)}
         used = {facts.argument for facts in listing.values if facts.root in read}
         changed = {listing.values[n].root for call in listing.calls if isinstance(call, Call)
                    for n in values_written(call)}
-        of = {(facts.argument, facts.root) for facts in listing.values
-              if facts.root in changed and facts.argument is not None}
+        of = {(facts.argument, facts.root) for facts in listing.values if facts.argument is not None
+              and (facts.root in changed or facts.argument in self._written)}
         if len({root for _, root in of}) < len(of):
             raise NoGraph("arguments share memory that the step writes")
         self._changed = sorted([argument for argument, _ in of])

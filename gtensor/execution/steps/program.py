@@ -90,6 +90,10 @@ class Program:
         lasting = self.lasting(arguments) if self._lasting else ()
         return self._build(arguments, self.run(arguments, lasting))
 
+    def serve(self, state: tuple[int, Any]) -> None:
+        """Take another state for granted, in which the step was recorded as the same program."""
+        self.state = state
+
     def pin(self, other: Recorder) -> None:
         """Note which arguments lay in the same memory in another recording of this program.
 
