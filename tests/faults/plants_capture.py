@@ -37,8 +37,8 @@ def writes_unrecorded() -> Context:
     def note(self: Recorder, *given: Any, **named: Any) -> Any:
         known = len(self.values)
         result = right(self, *given, **named)
-        call: Any = self.calls[-1]
-        if all(n is not None and n < known for n in call.made):
+        last: Any = self.calls[-1]
+        if all(n is not None and n < known for n in last.made):
             self.calls.pop()
         return result
     return patch.object(Recorder, "note", note)
