@@ -129,24 +129,6 @@ def test_a_graph_has_no_more_launches_than_the_step():
     del kept
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("make", calls.EQUAL, ids=lambda make: make.__name__)
-@pytest.mark.filterwarnings("ignore:.*(invalid value|divide by zero|overflow).*:RuntimeWarning")
-@pytest.mark.filterwarnings("ignore:.*(cannot be one graph|an optimizer writes):UserWarning")
-def test_calls_that_differ_equal_the_step(make):
-    with gt.device("cuda"):
-        assert calls_outcomes(make, gt.capture)[0] == calls_outcomes(make, lambda f: f)[0]
-
-
-@pytest.mark.parametrize("make", calls.REFUSED, ids=lambda make: make.__name__)
-def test_calls_that_cannot_be_repeated_are_refused(make):
-    with gt.device("cuda"), pytest.raises(gt.CaptureError) as caught:
-        calls_outcomes(make, gt.capture, 4)
-    assert calls.REFUSED[make] in str(caught.value)
-
-
-=======
->>>>>>> 0527819d9e5361d848a6aaa3a1bfc428010ca6dc
 def test_a_gradient_that_the_step_does_not_make_is_dropped_by_each_replay():
     with gt.device("cuda"):
         used, unused = (gt.ones(4, requires_grad=True) for _ in range(2))
@@ -162,8 +144,6 @@ def test_a_gradient_that_the_step_does_not_make_is_dropped_by_each_replay():
             unused.grad = gt.ones(4)
             step(numbers(i))
             assert unused.grad is None and used.grad.tolist() == numbers(i).tolist()
-<<<<<<< HEAD
-=======
 
 
 @pytest.mark.parametrize("make", calls.EQUAL, ids=lambda make: make.__name__)
@@ -179,4 +159,3 @@ def test_calls_that_cannot_be_repeated_are_refused(make):
     with gt.device("cuda"), pytest.raises(gt.CaptureError) as caught:
         calls_outcomes(make, gt.capture, 4)
     assert calls.REFUSED[make] in str(caught.value)
->>>>>>> 0527819d9e5361d848a6aaa3a1bfc428010ca6dc

@@ -91,11 +91,7 @@ class Program:
         return self._build(arguments, self.run(arguments, lasting))
 
     def serve(self, state: tuple[int, Any]) -> None:
-<<<<<<< HEAD
         """Take another state for granted, in which the step was the same program."""
-=======
-        """Take another state for granted, in which the step was recorded as the same program."""
->>>>>>> 0527819d9e5361d848a6aaa3a1bfc428010ca6dc
         self.state = state
 
     def pin(self, other: Recorder) -> None:
