@@ -180,6 +180,7 @@ def rest() -> list[Step]:
              ladder("ladder_abn", "--quick", "--depth", "8", "20"), shows=""),
         Step("ladder_overhead", 60, "ladders.log", ladder("ladder_overhead", "--rounds", "9"),
              shows=""),
+        Step("ladder_capture", 40, "ladders.log", ladder("ladder_capture", "--quick"), shows=""),
         sanitizing("racecheck", 45, "float32", REDUCTIONS),
         sanitizing("initcheck", 45, "float32", REDUCTIONS),
         sanitizing("memcheck_halves", 80, "float16", OWN_KERNELS),

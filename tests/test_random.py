@@ -250,7 +250,7 @@ def test_a_generator_draws_what_the_process_draws_after_its_seed(name):
         assert DRAWS[name](None).tolist() == first.tolist() != second.tolist()
     source.set_state(state)
     assert DRAWS[name](source).tolist() == second.tolist()
-    with pytest.raises(TypeError, match="generator was given int; wanted a gt.Generator"):
+    with pytest.raises(TypeError, match="generator.*; wanted a gt.Generator"):
         DRAWS[name](3)
 
 

@@ -451,7 +451,7 @@ def test_two_loaders_at_once():
     (lambda: DataLoader(range(3), seed=-4), "seed=-4"),
     (lambda: DataLoader(range(3), seed=True), "seed=True"),
     (lambda: DataLoader(range(3), timeout=-1, num_workers=1), "timeout=-1 given; wanted seconds"),
-    (lambda: DataLoader(range(3), timeout="5", num_workers=1), "timeout='5' given"),
+    (lambda: DataLoader(range(3), timeout="5", num_workers=1), "timeout='5'; wanted a number"),
     (lambda: DataLoader(range(3), timeout=1e11, num_workers=1), r"timeout=100000000000\.0 given"),
     (lambda: DataLoader(range(3), timeout=5), "timeout=5 given with num_workers=0"),
     (lambda: DataLoader(3), "given int"),

@@ -284,7 +284,7 @@ def called(comm: Communicator, module: nn.Module) -> Any:
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
-    (lambda c: DataParallel(3, c), TypeError, "given int; wanted a Module"),
+    (lambda c: DataParallel(3, c), TypeError, "given module=3; wanted a Module"),
     (lambda c: DataParallel(nn.ReLU(), c), ValueError, "ReLU without parameters that require"),
     (lambda c: DataParallel(nn.Linear(2, 2), c, 0), ValueError, "bucket_cap_mb=0 given"),
     (lambda c: DataParallel(DataParallel(nn.Linear(2, 2), c), c), DistributedError,

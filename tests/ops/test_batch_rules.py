@@ -218,7 +218,7 @@ def test_an_op_sized_by_values_is_refused(name: str) -> None:
 @pytest.fixture
 def unwritten() -> Iterator[None]:
     """A namespace of stacks, which holds the rules that it has called, made anew."""
-    with patch.dict(stacked._NAMESPACES, {"cpu": stacked._StackedNamespace("cpu")}):
+    with patch.dict(stacked._NAMESPACES, {"cpu": stacked.StackedNamespace(stacked.raw["cpu"])}):
         yield
 
 

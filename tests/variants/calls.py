@@ -62,7 +62,7 @@ class Call:
 
 WITHOUT = {
     "a transform of functions, which has tests of its own": (
-        "functional_call grad hessian hvp jacfwd jacobian jacrev jvp jvp_batched linearize "
+        "capture functional_call grad hessian hvp jacfwd jacobian jacrev jvp jvp_batched linearize "
         "per_example_grad value_and_grad vjp vmap"),
     "makes a tensor of numbers": (
         "arange empty eye full linspace logspace ones tril_indices triu_indices zeros "

@@ -24,6 +24,7 @@ from gtensor.execution.steps.signature import changed, described, is_gone, same_
 from gtensor.func.trees import leaves
 from gtensor.system import structure
 from gtensor.system.bus import Registered, bus, here
+from gtensor.system.fork_safety import free_at_forks
 from gtensor.system.interrupts import Undone
 
 P = ParamSpec("P")
@@ -45,6 +46,7 @@ class Captured(Generic[P, R]):
         self.function = function
         self._fuse, self._check, self._shared = fuse, check, shared
         self._lock = threading.RLock()
+        free_at_forks(self._lock)
         self._signatures: dict[Hashable, _Signature] = {}
         self._reader: Callable[..., Any] = function
         self._outside = Outside(function)

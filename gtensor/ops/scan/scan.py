@@ -224,8 +224,8 @@ def diff(
     later, earlier = shifted_keys(place, False)
     change = recorded.not_equal if x.dtype == np.bool_ else recorded.subtract
     for _ in range(n):
-        if not x.size:
-            break
+        if not x.shape[place]:
+            break  # also for a large n
         x = change(recorded.slice(x, key=later), recorded.slice(x, key=earlier))
     return x
 
