@@ -447,6 +447,56 @@ def _said(token: Token) -> str:
 # -- what code can reach ---------------------------------------------------------------------------
 
 
+class Version:
+    """Stands for the code that a step runs, until some of it is replaced."""
+
+
+class _Code:
+    """The user's functions and methods that a step runs, which a reloaded module replaces."""
+
+    def __init__(self) -> None:
+        self._functions: dict[int, weakref.ref[types.FunctionType]] = {}
+        self._methods: dict[tuple[int, str], weakref.ref[type]] = {}  # classes, by id and name
+        self._found: dict[Any, Any] = {}
+        self._version = Version()
+
+    def is_some(self) -> bool:
+        """Whether there is any; it is noted as it is now."""
+        self._found = self._now()
+        return bool(self._found)
+
+    def function(self, function: types.FunctionType) -> None:
+        """Note a function, whose code may be replaced."""
+        self._functions[id(function)] = weakref.ref(function)
+
+    def method(self, kind: type, name: str) -> Any:
+        """What a class has under a name; that of the user's classes is noted."""
+        for base in kind.__mro__:
+            found = vars(base).get(name)
+            if hasattr(found, "__get__") and not _is_foreign(base.__module__):
+                self._methods[id(base), name] = weakref.ref(base)
+            if name in vars(base):
+                return found
+        return None
+
+    def version(self) -> Version:
+        """The same object, unless something has been replaced since it was asked for."""
+        found = self._now()
+        if any(one != self._found[key] for key, one in found.items()):
+            self._found, self._version = found, Version()
+        return self._version
+
+    def _now(self) -> dict[Any, Any]:
+        """The code and the methods of what is alive, by function, and by class and name."""
+        found: dict[Any, Any] = {key: function.__code__ for key, ref in self._functions.items()
+                                 if (function := ref()) is not None}
+        for key, of in self._methods.items():
+            kind = of()
+            if kind is not None:
+                found[key] = _identity(vars(kind).get(key[1]))
+        return found
+
+
 class _Named(dict[str, Any]):
     """Some attributes of an object."""
 
@@ -458,6 +508,7 @@ class _Walk:
         self.whole = True
         self.places: list[_Place] = []
         self.attributes: set[str] = set()  # that any of the code reads, of anything
+        self._code = _Code()
         self._placed: set[tuple[int, str | None]] = set()  # cells, and names of dicts
         self._visited: dict[tuple[int, int], Any] = {}  # by id; they must live until the end
         self._modules: dict[int, Any] = {}
@@ -470,6 +521,8 @@ class _Walk:
                 self._add("", type(module).__name__, "",
                           functools.partial(_of_living, weakref.ref(module), self._changeable),
                           depth=_DEPTH + 1)
+        if self._code.is_some():
+            self._add("the", "code", " of what it calls", self._code.version)
         self._visited.clear()
         self._modules.clear()
 
@@ -525,7 +578,7 @@ class _Walk:
 
     def _method(self, kind: type, owner: Any, name: str) -> None:
         """The function that a class, of which `owner` is an object, has under a name."""
-        found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+        found = self._code.method(kind, name)
         for part in ("fget", "func", "__func__"):  # of properties, cached ones, static methods
             found = getattr(found, part, None) or found
         if isinstance(found, types.FunctionType):
@@ -577,6 +630,8 @@ class _Walk:
                     self._reach(inside, None, _DEPTH)
             self._reach(vars(function).get("__wrapped__"), None, _DEPTH)
             return
+        if len(self._visited) > 1:
+            self._code.function(function)
         reads = _reads(code)
         self.attributes |= reads.attributes
         self._reach(vars(function).get("__wrapped__"), reads, _DEPTH)
