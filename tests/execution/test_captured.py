@@ -359,3 +359,15 @@ def test_no_argument_and_no_result_is_kept():
         kept += [weakref.ref(x), weakref.ref(y)]
         del x, y
         assert not any(ref() is not None for ref in kept)
+
+
+def test_a_tensor_that_is_returned_twice_is_one_tensor():
+    @gt.capture
+    def step(x):
+        y = x * 2
+        return {"loss": y, "logged": [y, y.detach()]}
+
+    for i in range(4):
+        found = step(numbers(i))
+        assert found["loss"] is found["logged"][0] is not found["logged"][1]
+    assert step.programs
