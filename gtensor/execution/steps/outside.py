@@ -10,7 +10,8 @@ Attributes of an nn.Module are left to `system.structure`, which counts when the
 can change in place, such as a list in an attribute, is read here. So is an attribute of an
 optimizer or of another object of gtensor that the function itself reads (`opt.lr`).
 
-Nothing is kept alive but the function, its cells and its module's names: objects are known by weak
+Methods and the code of functions count, too. Nothing is kept alive but the function, its cells, its
+module's names and classes whose methods it calls: objects are known by weak
 references, so that another object at the place of a dead one is another.
 """
 
@@ -455,46 +456,49 @@ class _Code:
     """The user's functions and methods that a step runs, which a reloaded module replaces."""
 
     def __init__(self) -> None:
-        self._functions: dict[int, weakref.ref[types.FunctionType]] = {}
-        self._methods: dict[tuple[int, str], weakref.ref[type]] = {}  # classes, by id and name
-        self._found: dict[Any, Any] = {}
+        self._functions: dict[int, tuple[Any, types.CodeType]] = {}  # weak references, by id
+        # by the class's id and the name: how to read it, and a reference to what it was
+        self._methods: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self._version = Version()
 
     def is_some(self) -> bool:
-        """Whether there is any; it is noted as it is now."""
-        self._found = self._now()
-        return bool(self._found)
+        return bool(self._functions or self._methods)
 
     def function(self, function: types.FunctionType) -> None:
         """Note a function, whose code may be replaced."""
-        self._functions[id(function)] = weakref.ref(function)
+        self._functions[id(function)] = weakref.ref(function), function.__code__
 
     def method(self, kind: type, name: str) -> Any:
         """What a class has under a name; that of the user's classes is noted."""
         for base in kind.__mro__:
-            found = vars(base).get(name)
-            if hasattr(found, "__get__") and not _is_foreign(base.__module__):
-                self._methods[id(base), name] = weakref.ref(base)
             if name in vars(base):
+                found = vars(base)[name]
+                if hasattr(found, "__get__") and not _is_foreign(base.__module__):
+                    self._methods[id(base), name] = vars(base).get, name, _reference(found)
                 return found
         return None
 
     def version(self) -> Version:
         """The same object, unless something has been replaced since it was asked for."""
-        found = self._now()
-        if any(one != self._found[key] for key, one in found.items()):
-            self._found, self._version = found, Version()
+        moved = False
+        for key, (get, name, ref) in self._methods.items():
+            found = get(name)
+            if found is not ref():
+                self._methods[key] = get, name, _reference(found)
+                moved = True
+        for number, (ref, code) in self._functions.items():
+            function = ref()
+            if function is not None and function.__code__ is not code:
+                self._functions[number] = ref, function.__code__
+                moved = True
+        if moved:
+            self._version = Version()
         return self._version
 
-    def _now(self) -> dict[Any, Any]:
-        """The code and the methods of what is alive, by function, and by class and name."""
-        found: dict[Any, Any] = {key: function.__code__ for key, ref in self._functions.items()
-                                 if (function := ref()) is not None}
-        for key, of in self._methods.items():
-            kind = of()
-            if kind is not None:
-                found[key] = _identity(vars(kind).get(key[1]))
-        return found
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """A weak reference to it, if there can be one."""
+    return weakref.ref(value) if _has_weak(value) else lambda: value
 
 
 class _Named(dict[str, Any]):
@@ -514,7 +518,7 @@ class _Walk:
         self._modules: dict[int, Any] = {}
         owner = function.__self__ if isinstance(function, types.MethodType) else function
         if not isinstance(owner, (functools.partial, type)) and _is_namespace(owner):
-            self._add("", "self", "", weakref.ref(owner) if _has_weak(owner) else lambda: owner)
+            self._add("", "self", "", _reference(owner))
         self._reach(function, None, _DEPTH)
         for module in self._modules.values():
             if self._changeable(module):
