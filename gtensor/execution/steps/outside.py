@@ -11,8 +11,8 @@ can change in place, such as a list in an attribute, is read here. So is an attr
 optimizer or of another object of gtensor that the function itself reads (`opt.lr`).
 
 Methods and the code of functions count, too. Nothing is kept alive but the function, its cells, its
-module's names and classes whose methods it calls: objects are known by weak
-references, so that another object at the place of a dead one is another.
+module's names and the classes whose methods it calls: objects are known by weak references, so that
+another object at the place of a dead one is another.
 """
 
 from __future__ import annotations
