@@ -54,6 +54,11 @@ class _Custom(Generic[P, R]):
         self.constants = frozenset(numbers)
         self._defaults = any(p.default is not p.empty for p in self._parameters.values())
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As of a function: copies are itself, and a pickle has its name."""
+        name = getattr(self, "__qualname__", None)
+        return super().__reduce_ex__(protocol) if name is None else name
+
     def _call(self, kind: type[_TreeCall], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs or self._defaults:
             args = self._bound(args, kwargs)

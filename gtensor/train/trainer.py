@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from math import isfinite
 from operator import itemgetter
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,9 +84,10 @@ class Trainer:
             function of the optimizer and the number of steps that makes one.
         ema_decay: of averaged weights (`gt.optim.EMA`), which are scored; None for none.
         clip: the largest norm of the gradients; 0 for any.
-        capture: "auto" captures steps (`gt.capture`); one that cannot be goes on as it is, which is
-            said once. True: that is an error. False: none is captured. Steps of several ranks, and
-            batches of more than tensors, are not.
+        capture: "auto" captures steps (`gt.capture`); one that cannot be goes on as it is, of which
+            a warning tells once. True: that is an error. False: none is captured, for a loss that
+            prints, say: a replay repeats nothing of Python's. Steps of several ranks, and batches
+            of more than tensors, are not.
         precision: "float32", or "bfloat16" or "float16" for mixed precision; the latter with a
             scaled loss.
         seed: of the order of the examples.
@@ -118,13 +121,21 @@ class Trainer:
         _check_parts(model, optimizer, loss)
         if type(epochs) is not int or epochs < 1:
             raise ValueError(f"epochs={epochs!r} given; wanted an integer of 1 or more")
-        if not 0 <= clip < np.inf:
+        if not isinstance(clip, (int, float, np.number)) or not 0 <= clip < np.inf:
             raise ValueError(f"clip={clip!r} given; wanted a number of 0 or more")
         if precision not in PRECISIONS:
             raise ValueError(f"precision={precision!r} given; wanted one of "
                              f"{', '.join(PRECISIONS)}")
-        if capture not in ("auto", True, False):
+        if capture != "auto" and not isinstance(capture, bool):
             raise ValueError(f"capture={capture!r} given; wanted 'auto', True or False")
+        for name, value, fits, wanted in (
+                ("callbacks", callbacks, isinstance(callbacks, Iterable),
+                 "a list of Callbacks and functions"),
+                ("facts", facts, isinstance(facts, Mapping | None), "a mapping of plain values"),
+                ("folder", folder, isinstance(folder, PathLike | str | None), "a path"),
+                ("score", score, score is None or callable(score), "a function of the model")):
+            if not fits:
+                raise TypeError(f"{name}={value!r} given; wanted {wanted}")
         self.model = model
         self.optimizer = optimizer
         self.epochs = epochs
@@ -227,7 +238,7 @@ class Trainer:
         except CaptureError as error:
             if self._must_capture:
                 raise
-            print(f"steps are not captured: {error}")
+            warnings.warn(f"steps are not captured: {error}", stacklevel=3)
             self.captured = None
             return self.gradients(*batch) if error.result is None else error.result
 

@@ -506,3 +506,15 @@ def test_steps_and_eager_work_of_other_threads_do_not_meet():
     ended.set()
     beside.join()
     assert not wrong and not bus.listeners
+
+
+def test_a_tensor_that_is_returned_twice_is_one_tensor():
+    @gt.capture
+    def step(x):
+        y = x * 2
+        return {"loss": y, "logged": [y, y.detach()]}
+
+    for i in range(4):
+        found = step(numbers(i))
+        assert found["loss"] is found["logged"][0] is not found["logged"][1]
+    assert step.programs

@@ -307,6 +307,43 @@ def test_methods_and_objects_that_are_called(case: str, called: Any) -> None:
     assert said(Outside(called(trainer)), lambda: change(trainer)) == words
 
 
+def test_code_that_is_replaced_is_noticed() -> None:
+    """As a notebook's reload replaces methods of a class, and the code of functions."""
+    class Net(nn.Module):
+        def forward(self, x: float) -> float:
+            return self.twice(x)
+
+        def twice(self, x: float) -> float:
+            return x * 2
+
+    class Plain:
+        size = property(lambda self: 1)
+
+    class Below(Plain):
+        @staticmethod
+        def half(x: float) -> float:
+            return x / 2
+
+    def inner(x: float) -> float:
+        return x + 1
+
+    net, plain = Net(), Below()
+    outside = Outside(lambda x: inner(net(x)) + plain.size + Below.half(x))
+
+    def replace_code() -> None:
+        inner.__code__ = (lambda x: x + 2).__code__
+
+    state = outside.state()
+    for replace in (lambda: setattr(Net, "forward", lambda self, x: x),
+                    lambda: setattr(Net, "twice", lambda self, x: x * 3),
+                    lambda: setattr(Plain, "size", property(lambda self: 2)),
+                    lambda: setattr(Below, "half", staticmethod(lambda x: x)), replace_code):
+        assert outside.state() is state
+        replace()
+        before, state = state, outside.state()
+        assert outside.changed(before, state) == "the `code` of what it calls is another Version"
+
+
 def test_modules_and_their_hooks_read_globals_too(monkeypatch: pytest.MonkeyPatch) -> None:
     net = nn.Sequential(nn.Linear(3, 3), Net())
     hooked = nn.Linear(3, 3)

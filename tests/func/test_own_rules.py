@@ -6,7 +6,9 @@ ops, through every transform; then what only these have: PyTorch's text, memory,
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -742,3 +744,15 @@ def test_bad_calls_say_what_is_wanted() -> None:
             Wrong.apply(x, how)
     with pytest.raises(TypeError, match="Lacking has no method backward"):
         Lacking.apply(x, x)
+
+
+@gt.custom_vjp
+def halved(x: Any) -> Any:
+    return x / 2
+
+
+def test_a_function_with_rules_is_copied_and_pickled_as_functions_are() -> None:
+    assert pickle.loads(pickle.dumps(halved)) is halved
+    assert copy.deepcopy(halved) is copy.copy(halved) is halved
+    unnamed = gt.custom_jvp(partial(gt.multiply, 2.0))
+    assert copy.copy(unnamed).function is unnamed.function

@@ -87,7 +87,7 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_step(
         return found * math.nan if len(calls) == 40 else found
 
     monkeypatch.setattr(text.Text, "loss", loss)
-    assert train(book, tmp_path / "run") == 1
+    assert train(book, tmp_path / "run", "--capture", "no") == 1
     told = capsys.readouterr().err
     assert "the loss is nan at step 40 (epoch 2); the step was not taken" in told
     path = tmp_path / "run" / "checkpoint.safetensors"

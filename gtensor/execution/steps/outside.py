@@ -10,8 +10,9 @@ Attributes of an nn.Module are left to `system.structure`, which counts when the
 can change in place, such as a list in an attribute, is read here. So is an attribute of an
 optimizer or of another object of gtensor that the function itself reads (`opt.lr`).
 
-Nothing is kept alive but the function, its cells and its module's names: objects are known by weak
-references, so that another object at the place of a dead one is another.
+Methods and the code of functions count, too. Nothing is kept alive but the function, its cells, its
+module's names and the classes whose methods it calls: objects are known by weak references, so that
+another object at the place of a dead one is another.
 """
 
 from __future__ import annotations
@@ -447,6 +448,59 @@ def _said(token: Token) -> str:
 # -- what code can reach ---------------------------------------------------------------------------
 
 
+class Version:
+    """Stands for the code that a step runs, until some of it is replaced."""
+
+
+class _Code:
+    """The user's functions and methods that a step runs, which a reloaded module replaces."""
+
+    def __init__(self) -> None:
+        self._functions: dict[int, tuple[Any, types.CodeType]] = {}  # weak references, by id
+        # by the class's id and the name: how to read it, and a reference to what it was
+        self._methods: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self._version = Version()
+
+    def is_some(self) -> bool:
+        return bool(self._functions or self._methods)
+
+    def function(self, function: types.FunctionType) -> None:
+        """Note a function, whose code may be replaced."""
+        self._functions[id(function)] = weakref.ref(function), function.__code__
+
+    def method(self, kind: type, name: str) -> Any:
+        """What a class has under a name; that of the user's classes is noted."""
+        for base in kind.__mro__:
+            if name in vars(base):
+                found = vars(base)[name]
+                if hasattr(found, "__get__") and not _is_foreign(base.__module__):
+                    self._methods[id(base), name] = vars(base).get, name, _reference(found)
+                return found
+        return None
+
+    def version(self) -> Version:
+        """The same object, unless something has been replaced since it was asked for."""
+        moved = False
+        for key, (get, name, ref) in self._methods.items():
+            found = get(name)
+            if found is not ref():
+                self._methods[key] = get, name, _reference(found)
+                moved = True
+        for number, (ref, code) in self._functions.items():
+            function = ref()
+            if function is not None and function.__code__ is not code:
+                self._functions[number] = ref, function.__code__
+                moved = True
+        if moved:
+            self._version = Version()
+        return self._version
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """A weak reference to it, if there can be one."""
+    return weakref.ref(value) if _has_weak(value) else lambda: value
+
+
 class _Named(dict[str, Any]):
     """Some attributes of an object."""
 
@@ -458,18 +512,21 @@ class _Walk:
         self.whole = True
         self.places: list[_Place] = []
         self.attributes: set[str] = set()  # that any of the code reads, of anything
+        self._code = _Code()
         self._placed: set[tuple[int, str | None]] = set()  # cells, and names of dicts
         self._visited: dict[tuple[int, int], Any] = {}  # by id; they must live until the end
         self._modules: dict[int, Any] = {}
         owner = function.__self__ if isinstance(function, types.MethodType) else function
         if not isinstance(owner, (functools.partial, type)) and _is_namespace(owner):
-            self._add("", "self", "", weakref.ref(owner) if _has_weak(owner) else lambda: owner)
+            self._add("", "self", "", _reference(owner))
         self._reach(function, None, _DEPTH)
         for module in self._modules.values():
             if self._changeable(module):
                 self._add("", type(module).__name__, "",
                           functools.partial(_of_living, weakref.ref(module), self._changeable),
                           depth=_DEPTH + 1)
+        if self._code.is_some():
+            self._add("the", "code", " of what it calls", self._code.version)
         self._visited.clear()
         self._modules.clear()
 
@@ -525,7 +582,7 @@ class _Walk:
 
     def _method(self, kind: type, owner: Any, name: str) -> None:
         """The function that a class, of which `owner` is an object, has under a name."""
-        found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+        found = self._code.method(kind, name)
         for part in ("fget", "func", "__func__"):  # of properties, cached ones, static methods
             found = getattr(found, part, None) or found
         if isinstance(found, types.FunctionType):
@@ -577,6 +634,8 @@ class _Walk:
                     self._reach(inside, None, _DEPTH)
             self._reach(vars(function).get("__wrapped__"), None, _DEPTH)
             return
+        if len(self._visited) > 1:
+            self._code.function(function)
         reads = _reads(code)
         self.attributes |= reads.attributes
         self._reach(vars(function).get("__wrapped__"), reads, _DEPTH)

@@ -39,9 +39,11 @@ class Results:
                                    for _, x in leaves(tree)])
         self.leaves: list[Any] = []  # a `_Result` for each tensor, else the value
         shared: dict[int, int] = {}  # id of a storage -> its number among the results'
+        handles: dict[int, int] = {}  # the same of tensors
         for path, x in leaves(tree):
             if isinstance(x, Tensor):
-                self.leaves.append(_Result(recording, path, x, shared))
+                handle = handles.setdefault(id(x), len(handles))
+                self.leaves.append(_Result(recording, path, x, handle, shared))
             else:
                 self.leaves.append(x)
 
@@ -86,9 +88,11 @@ class Results:
 
         def build(arguments: Sequence[Tensor], arrays: Sequence[Array]) -> Any:
             storages: dict[int, Storage] = {}
-            each = iter(arrays)
-            return rebuilt(tree, [x.made(arguments, next(each), storages)
-                                  if isinstance(x, _Result) else x for x in plan])
+            handles: dict[int, Tensor] = {}  # one that is returned twice is one tensor
+            for x, array in zip(results, arrays, strict=True):
+                if x.handle not in handles:
+                    handles[x.handle] = x.made(arguments, array, storages)
+            return rebuilt(tree, [handles[x.handle] if isinstance(x, _Result) else x for x in plan])
 
         return build
 
@@ -97,9 +101,10 @@ class _Result:
     """A tensor that a step returns."""
 
     def __init__(
-        self, recording: Recorder, path: str, x: Tensor, shared: dict[int, int]
+        self, recording: Recorder, path: str, x: Tensor, handle: int, shared: dict[int, int]
     ) -> None:
         self.path = path
+        self.handle = handle  # the number of the tensor among the results'
         self.argument = recording.argument_of(x)
         self.lasting = False  # whether each call returns this same tensor
         self.tensor = weakref.ref(x)
@@ -119,7 +124,7 @@ class _Result:
         self.storage = storage if outside else None  # of memory that lasts
         self.of = of  # the argument whose memory it is
         self.group = shared.setdefault(id(storage), len(shared))
-        self.facts = (self.number, self.argument, self.record, self.leaf, outside, of,
+        self.facts = (self.number, handle, self.argument, self.record, self.leaf, outside, of,
                       None if self.common is not None else self.group)
 
     def is_plain(self) -> bool:
