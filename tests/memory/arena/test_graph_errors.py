@@ -72,9 +72,9 @@ def test_an_interrupt_in_a_capture_or_a_replay_leaves_all_whole(monkeypatch):
 def close_generators():
     """What Python does when nothing holds a `with` block's generator; a tracer holds its frame."""
     for thing in (*gc.get_objects(0), *gc.get_objects(1)):
-        if isinstance(thing, GeneratorType) and "gtensor" in thing.gi_code.co_filename:
-            if not thing.gi_running:  # as one of another test's thread
-                thing.close()
+        if isinstance(thing, GeneratorType) and not thing.gi_running and (
+                "gtensor" in thing.gi_code.co_filename):
+            thing.close()  # but one that another test's thread runs
 
 
 def captured_and_replayed(graph):
