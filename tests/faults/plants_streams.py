@@ -277,7 +277,7 @@ def replays_of_one_pool_at_once() -> Context:
     @contextmanager
     def replaying(pool: GraphPool, stream: Any) -> Any:
         yield
-        pool._last = stream.id, stream.record()
+        pool._replays[pool.number] = stream.id, stream.record()
     return patch.object(GraphPool, "replaying", replaying)
 
 
@@ -288,8 +288,8 @@ def replay_over_freed_results() -> Context:
 
 def graph_memory_freed_too_early() -> Context:
     """the memory of a dropped graph is reused before its last replay is done"""
-    return patch.object(GraphPool, "__del__",
-                        lambda pool: pool.arena.forget_stream(pool.number, None))
+    return patch.object(GraphPool, "__del__", lambda pool: (
+        pool._replays.clear(), pool.arena.forget_stream(pool.number)))
 
 
 def graph_memory_captured_without_wait() -> Context:

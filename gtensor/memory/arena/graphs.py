@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from gtensor.backend import Device
-from gtensor.backend.streams import Event, Stream
+from gtensor.backend.streams import Stream
 from gtensor.memory.arena.out_of_memory_steps import Changing
 from gtensor.memory.arena.pools import Capture, Orphan
 from gtensor.memory.arena.segments import Segments
@@ -57,7 +57,7 @@ class GraphPool:
         self._changing = changing
         self._lock = RLock()
         free_at_forks(self._lock)
-        self._last: tuple[int, Event] | None = None  # stream of the last replay, event behind it
+        self._replays = segments.streams.replays
         self.__del__ = arena.forgetting(self.number, None)
 
     @contextmanager
@@ -109,16 +109,16 @@ class GraphPool:
         with self._lock:
             self._changing(
                 lambda _: self._segments.streams.order_retired(stream.id, self.number))
-            if self._last is not None and self._last[0] != stream.id:
-                stream.wait(self._last[1])
+            last = self._replays.get(self.number)
+            if last is not None and last[0] != stream.id:
+                stream.wait(last[1])
                 if bus.waits:
-                    tell_aside(bus.waits, WaitEvent(stream.id, self._last[0]))
+                    tell_aside(bus.waits, WaitEvent(stream.id, last[0]))
             try:
                 yield
             finally:
                 try:
-                    self._last = stream.id, stream.record()
-                    self.__del__ = self.arena.forgetting(self.number, self._last[1])
+                    self._replays[self.number] = stream.id, stream.record()
                 except BaseException:  # undone: no stream could wait for the replay
                     stream.synchronize()
                     raise

@@ -54,12 +54,15 @@ class Streams:
     """The streams of one arena by id, and the retired chunks.
 
     `known` maps ids to streams; `stream_of` finds those that are missing. `ended` maps ended
-    streams to an event behind all their work. `count` and `nbytes` are of the retired chunks.
+    streams to an event behind all their work. `replays` has the stream of the last replay of each
+    pool of graphs, and an event behind it: not the pool, since an event that is found in a cycle
+    of garbage is destroyed with it. `count` and `nbytes` are of the retired chunks.
     """
 
     def __init__(self, stream_of: StreamOf | None = None) -> None:
         self.known: dict[int, Stream] = {}
         self.ended: dict[int, Event] = {}
+        self.replays: dict[int, tuple[int, Event]] = {}
         self.capturing = 0
         self.count = 0
         self.nbytes = 0
@@ -114,10 +117,16 @@ class Streams:
             self._wait(waiter, event)
 
     def forget(self, stream: int, last: Event | None) -> None:
-        """The stream has ended; `last` is an event behind all its work (None: it had none)."""
+        """The stream, or pool of graphs, has ended; `last` is an event behind all its work.
+
+        None: it had none, or that of the pool's last replay is behind it.
+        """
+        if last is None and stream in self.replays:
+            last = self.replays[stream][1]
         if last is not None:
             self.ended[stream] = last
         self.known.pop(stream, None)
+        self.replays.pop(stream, None)  # last: an interrupted call is repeated
         if self.capturing:
             return
         for other in [other for other, event in self.ended.items() if _done(event)]:

@@ -246,7 +246,7 @@ def test_planted_fault_a_replay_that_waits_for_no_stream_is_caught(device, monke
 
 def test_planted_fault_graphs_of_one_pool_that_do_not_wait_are_caught(device, monkeypatch):
     def replaying(pool, stream):
-        pool._last = None
+        pool._replays.clear()
         return real(pool, stream)
 
     real = GraphPool.replaying

@@ -144,6 +144,21 @@ def test_memory_of_a_graph_that_is_gone_serves_others(cupy):
     del others, y
 
 
+def test_a_graph_dropped_in_a_cycle_leaves_memory_that_another_stream_waits_for(cupy):
+    x = gt.ones((SIZE,), device="cuda")
+    with gt.no_grad(), gt.stream("cuda"):
+        graph, y = captured(chain, x)
+        graph.replay()
+    cycle = [graph, y]
+    cycle.append(cycle)
+    del graph, y, cycle
+    gc.collect()  # finds the pool and what only it refers to together
+    before = memory.stats("cuda").reserved
+    z = gt.full((SIZE,), 2.0, device="cuda")
+    assert memory.stats("cuda").reserved == before  # the graph's memory
+    assert bool((z.array == 2).all())
+
+
 @pytest.mark.parametrize("source", ["cudamalloc", "virtual"])
 def test_captures_in_a_loop_ask_the_device_for_no_more(cupy, source):
     """The workspace of each one's products included; results are read on the host at the end."""

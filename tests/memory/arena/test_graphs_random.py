@@ -255,7 +255,8 @@ def test_planted_fault_a_capture_served_by_the_streams_own_pools_is_caught(machi
 
 
 def test_planted_fault_an_end_without_the_last_replay_is_caught(machine, monkeypatch):
-    monkeypatch.setattr(GraphPool, "__del__", lambda pool: pool.arena.forget_stream(pool.number))
+    monkeypatch.setattr(GraphPool, "__del__", lambda pool: (
+        pool._replays.clear(), pool.arena.forget_stream(pool.number)))
     must_be_caught(machine, "may still touch")
 
 
@@ -263,7 +264,7 @@ def test_planted_fault_replays_that_do_not_wait_are_caught(machine, monkeypatch)
     real = GraphPool.replaying
 
     def replaying(pool, stream):
-        pool._last = None
+        pool._replays.clear()
         return real(pool, stream)
 
     monkeypatch.setattr(GraphPool, "replaying", replaying)
