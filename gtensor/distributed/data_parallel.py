@@ -27,7 +27,7 @@ class DataParallel(Module):
     gradient times its number of examples over the ranks' mean number. That of an empty part is 0,
     also where its mean is NaN. Other terms of the loss, such as a penalty, count once.
 
-    A parameter that only other ranks have used gets their gradient; one that nobody has used stays
+    A parameter that only other ranks have used gets their gradient; one that none has used stays
     without. Without `zero_grad()` between steps, gradients add up, as without ranks. Every rank
     must make the same calls of the module and as many `backward()`. `gt.grad()` exchanges nothing.
 

@@ -2,7 +2,7 @@
 
 `gt.capture` runs Python once and then repeats what it recorded. What Python would have noticed at
 each call, such as another mode of a module, a parameter that was replaced or a hook, is counted
-here by whoever changes it. Values are not structure: writes into tensors, steps of optimizers and
+here by the code that changes it. Values are not structure: writes into tensors, steps of optimizers and
 their numbers are not counted.
 
 The code that changes something calls `changed`, right before the change, so that an interrupt

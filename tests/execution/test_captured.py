@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -343,6 +344,17 @@ def test_what_changes_outside_before_each_call_is_told():
         for i in range(12):
             box["factor"] = i
             assert step(numbers(i)).tolist() == numbers(i).tolist()
+
+
+def test_epochs_with_an_evaluation_and_a_smaller_last_batch_warn_of_nothing():
+    net = nn.Linear(4, 2)
+    step = gt.capture(lambda x: net(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(12):
+            for rows in (3, 3, 1):
+                step(gt.ones((rows, 4)))
+            net.eval().train()
 
 
 def test_a_value_outside_that_changes_is_noticed():

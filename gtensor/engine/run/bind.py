@@ -304,7 +304,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
 
 
 def _adopted(values: np.ndarray, device: Device) -> Any:
-    """A number on a device, where nobody writes it."""
+    """A number on a device, where it is never written."""
     values.flags.writeable = False
     made = device.from_numpy(values)
     if bus.listeners and here.recorder is not None and made is not values:

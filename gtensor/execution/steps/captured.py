@@ -32,7 +32,7 @@ R = TypeVar("R")
 # of a module, that a step has set; modes are set and set back
 _ATTRIBUTE = re.compile(r"(?!settings\.)\w+\.(?!training )\w+ was set")
 _FEW = 3  # recordings of a signature, two of which in a row must be equal
-_AGAIN = 8  # such calls, of which a warning tells
+_AGAIN = 8  # calls in a row that record anew, of which a warning tells
 _MANY = 16  # signatures, of which a warning tells
 
 
@@ -52,6 +52,7 @@ class Captured(Generic[P, R]):
         self._outside = Outside(function)
         self._found = self._outside.state()
         self._eager = False
+        self._anew = 0  # calls since the last replay that were recorded although there is a program
         self._last: _Last | None = None  # the signature of the last call
         self._graphs: Any = None  # what the graphs of CUDA devices share
 
@@ -98,7 +99,7 @@ class Captured(Generic[P, R]):
             self._warn_of_changes(known, state)
             return self._record(known, None, tensors, args, kwargs)
         known.replays += 1
-        known.anew = 0
+        self._anew = 0
         if self._check and not known.replays % self._check:
             return self._record(known, program, tensors, args, kwargs)
         try:
@@ -189,8 +190,8 @@ class Captured(Generic[P, R]):
         """Tell what makes a step with a program be recorded again and again."""
         if not known.programs:
             return
-        known.anew += 1
-        if known.anew == _AGAIN:
+        self._anew += 1
+        if self._anew == _AGAIN:
             told = structure.since(known.programs[0].state[0]) or [
                 self._outside.changed(self._found, state[1])
                 or "an argument is the memory of what an optimizer writes"]
@@ -253,7 +254,6 @@ class _Signature:
         self.programs: list[Program] = []  # the last used first
         self.recordings: list[tuple[Recorder, Results]] = []
         self.replays = 0
-        self.anew = 0  # calls since the last replay that were recorded although there is a program
 
     def program(
         self, state: tuple[int, Any], arguments: Sequence[Tensor]

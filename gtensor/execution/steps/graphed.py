@@ -1,8 +1,8 @@
 """A program on a CUDA device: its text is captured into one graph, which each replay launches.
 
 A graph has fixed addresses, so arguments are copied into arrays of their own, results out of the
-graph's memory, and gradients stand in it: a `.grad` that somebody has read is moved out of it
-before the next replay writes it. What Python computes is done at each replay: random numbers are
+graph's memory. Gradients lie in it: a `.grad` that is still referred to is moved out before the
+next replay writes it. What Python computes is done at each replay: random numbers are
 drawn before it, schedules step before or after it. Numbers of optimizers, seeds of dropouts and
 shares of averages are refreshed by the graph itself.
 """
@@ -42,7 +42,7 @@ class Graphs:
         self._handles: list[tuple[Node, weakref.ref[Tensor]]] = []
 
     def move_out(self) -> None:
-        """Copy the gradients that somebody has, before a replay writes over them."""
+        """Copy the gradients that are referred to, before a replay writes over them."""
         for leaf, ref in self._handles:
             handle = ref()
             if handle is not None and not (leaf.grad is handle and handle._storage is UNREAD):

@@ -259,7 +259,7 @@ class Recorder:
             self.constant(device, values, made)
 
     def constant(self, device: Device, values: np.ndarray, made: Array) -> None:
-        """Numbers, as an array that nobody writes, were copied to a device."""
+        """Numbers, as an array that is never written, were copied to a device."""
         self.note("tensor", copied, (device, Constant(values)), {}, made)
 
     def wrote(self, tensor: Tensor) -> None:
@@ -312,7 +312,7 @@ class Recorder:
     def has_stored(self, node: Node) -> bool:
         """Whether the step has stored a leaf's `.grad`.
 
-        To an earlier one it adds in new memory: when it is replayed, somebody may have a handle.
+        To an earlier one it adds in new memory: when it is replayed, there may be a handle of it.
         """
         return node in self._cleared
 
@@ -486,7 +486,7 @@ class _Memory:
 
 
 class Constant:
-    """A number, or a list of them, as an array that nobody writes."""
+    """A number, or a list of them, as an array that is never written."""
 
     __slots__ = ("array",)
 

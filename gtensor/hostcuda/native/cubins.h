@@ -36,7 +36,7 @@ struct Cubin {
 // Whether an image is an ELF file; `most` bytes of it may be read at most.
 bool is_elf(const void *image, size_t most);
 
-// Reads a cubin whose size nobody has told; `most` is SIZE_MAX then. Its last byte may be missing,
+// Reads a cubin of unknown size; `most` is SIZE_MAX then. Its last byte may be missing,
 // because CuPy drops it. "", or one sentence about what makes it no cubin.
 std::string read_cubin(const void *image, size_t most, Cubin &to);
 
