@@ -2,8 +2,8 @@
 
 `gt.capture` runs Python once and then repeats what it recorded. What Python would have noticed at
 each call, such as another mode of a module, a parameter that was replaced or a hook, is counted
-here by the code that changes it. Values are not structure: writes into tensors, steps of optimizers and
-their numbers are not counted.
+here by the code that changes it. Values are not structure: writes into tensors, steps of
+optimizers and their numbers are not counted.
 
 The code that changes something calls `changed`, right before the change, so that an interrupt
 between the two is noticed, too. `epoch` is read at each call of a recorded step and compared for
