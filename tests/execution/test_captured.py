@@ -25,6 +25,17 @@ def numbers(i: int, n: int = 4) -> gt.Tensor:
     return gt.tensor(np.arange(n, dtype="float32") + i)
 
 
+def training(net, optimizer):
+    def run(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return run
+
+
 def outcomes(step):
     return [step(numbers(i)).numpy().tobytes() for i in range(CALLS)]
 
@@ -457,14 +468,7 @@ def test_recordings_need_no_more_memory_than_the_step(monkeypatch):
             nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1))])
         optimizer, x, found = gt.optim.AdamW(net.parameters()), gt.random.normal((128, 64)), []
 
-        def run(x):
-            optimizer.zero_grad()
-            loss = net(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        step = wrap(run)
+        step = wrap(training(net, optimizer))
         for _ in range(4):
             arena.reset_peak()
             step(x)
@@ -480,24 +484,13 @@ def test_steps_and_eager_work_of_other_threads_do_not_meet():
     nets = [nn.Linear(4, 4) for _ in range(2)]
     expected, wrong, ended = [], [], threading.Event()
 
-    def training(net):
-        optimizer = gt.optim.SGD(net.parameters(), lr=0.01)
-
-        def run(x):
-            optimizer.zero_grad()
-            loss = net(x).square().mean()
-            loss.backward()
-            optimizer.step()
-            return loss
-
-        return run
-
     for net in copy.deepcopy(nets):
-        run = training(net)
+        run = training(net, gt.optim.SGD(net.parameters(), lr=0.01))
         expected.append([run(numbers(i)).item() for i in range(30)])
 
     def work(k):
-        step = gt.capture(training(nets[k]))
+        optimizer = gt.optim.SGD(nets[k].parameters(), lr=0.01)
+        step = gt.capture(training(nets[k], optimizer))
         if [step(numbers(i)).item() for i in range(30)] != expected[k]:
             wrong.append(k)
 
