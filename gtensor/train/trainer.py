@@ -162,10 +162,7 @@ class Trainer:
         self.captions = captions or Captions(
             score="loss" if score is None else _name_of(score), score_is_loss=score is None)
         self._loss = loss
-        if capture is True and comm is not None:
-            raise ValueError("capture=True given to a trainer of several ranks, whose collectives "
-                             "no captured step can have; wanted 'auto' or False")
-        self.captured = gt_capture(self.gradients) if capture and comm is None else None
+        self.captured = gt_capture(self.gradients) if capture else None
         if self.captured is not None:
             self.captured.watch(loss)
         self._must_capture = capture is True

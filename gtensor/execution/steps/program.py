@@ -218,7 +218,7 @@ class _Text:
         if call.host:
             return self._host_lines(call)
         function = _short(call, self._listing)
-        if self._is_told:
+        if self._is_told and (call.op is not None or not call.kind):  # collectives have a range
             function = functools.partial(tell, call, function)
         given = [self._code(a) for a in call.args]
         given += [f"{key}={self._code(a)}" for key, a in call.params.items()]
