@@ -92,7 +92,7 @@ class Work:
     def done(self) -> bool:
         """Whether `wait()` would return at once."""
         if bus.listeners and here.recorder is not None:
-            here.recorder.refuse("done() of a collective, which differs in each call; wait() for it")
+            here.recorder.refuse("done() of a collective differs in each call; wait() for it")
         if not self.begun():
             self._order._settle(None, 0.0)
         return self._pending.done() if self._pending is not None else self._result is not _PENDING

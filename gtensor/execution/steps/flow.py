@@ -38,8 +38,11 @@ def is_effect(call: Any) -> bool:
 
 
 def values_written(call: Call) -> list[int]:
-    """The values into which a call is known to write."""
+    """The values into which a call is known to write; of what ranks exchange all that it is given.
+    """
     given = {*reads(call)}
+    if call.kind == EXCHANGES:
+        return [*given]
     return [*[n for n in call.made if n is not None and n in given],
             *values_of(call.params.get("out"))]
 
