@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gtensor as gt
-from distributed.ranks import in_threads, run_ranks
+from distributed.ranks import in_threads, past_first, run_ranks, start
 from distributed.test_data_parallel import Branches, make
 from gtensor import nn, optim
-from gtensor.distributed import Communicator, DataParallel, ZeroOptimizer, convert_sync
+from gtensor.distributed import (
+    CollectiveTimeout,
+    Communicator,
+    DataParallel,
+    DistributedError,
+    ZeroOptimizer,
+    convert_sync,
+)
 from gtensor.engine.handle.context import EXCHANGES
 from gtensor.execution.steps import flow, fusing, passes
 from gtensor.execution.steps.comparing import values_of
@@ -97,6 +106,186 @@ def test_options(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kind", ["plain", "zero"])
 def test_processes(kind: str) -> None:
     assert run_ranks(3, trained, True, "mlp", kind) == run_ranks(3, trained, False, "mlp", kind)
+
+
+def mixed(comm: Communicator, capturing: list[int], clearing: int | None = None) -> list[bytes]:
+    """Some ranks capture; one of them forgets its programs in between, and so records anew."""
+    step, parameters, given = stepping(comm, "convolutions", "plain", bucket_cap_mb=1e-4)
+    step = gt.capture(step)
+    for i, batch in enumerate(given * 3):
+        if comm.rank == clearing and i in (3, 10):
+            step.clear()
+        if comm.rank in capturing:
+            step(*batch)
+        else:
+            with step.eager():
+                step(*batch)
+    replays = 3 * CALLS - (2 if clearing != comm.rank else 6)
+    assert comm.rank not in capturing or clearing is not None or f"{replays} replays" in (
+        step.report())
+    return [p.numpy().tobytes() for p in parameters]
+
+
+@pytest.mark.parametrize(("capturing", "clearing"), [([1], None), ([0, 1, 2], 1), ([0, 2], 2)])
+def test_a_rank_may_record_while_others_replay(capturing: list[int], clearing: int | None) -> None:
+    """More than 64 collectives, so that both those that ranks compare and others are mixed."""
+    assert in_threads(3, mixed, capturing, clearing) == in_threads(3, mixed, [])
+
+
+def test_processes_may_record_while_others_replay() -> None:
+    assert run_ranks(3, mixed, [0, 1, 2], 1) == run_ranks(3, mixed, [])
+
+
+# -- parameters that not all ranks use -------------------------------------------------------------
+
+
+class Chosen(Branches):
+    """Whose rank uses which part may change."""
+
+    def forward(self, x: gt.Tensor, part: int) -> gt.Tensor:  # type: ignore[override]
+        parts: Any = self.parts
+        return parts[2](x) + parts[part](x)
+
+
+def branched(comm: Communicator, captured: bool, changes: bool, kept: bool = False) -> Any:
+    model = DataParallel(Chosen(comm.rank), comm, bucket_cap_mb=1e-4)
+    rng = np.random.default_rng(7)
+    with gt.no_grad():
+        for parameter in model.parameters():
+            parameter[...] = gt.tensor(rng.standard_normal(parameter.shape))
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: gt.Tensor, part: int) -> gt.Tensor:
+        optimizer.zero_grad()
+        if kept:  # which another backward has given a gradient on one rank
+            with model.no_sync():
+                model(x, 1 if comm.rank else 2).sum().backward()
+        loss = model(x, part).sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    run = gt.capture(step) if captured else step
+    found = []
+    for i in range(CALLS):
+        x = gt.tensor(np.random.default_rng((i, comm.rank)).random((2 + comm.rank, 3)))
+        found.append(run(x, comm.rank if i < CALLS - 1 or not changes else 0).numpy().tobytes())
+    return [*found, *(None if p.grad is None else p.grad.numpy().tobytes()
+                      for p in model.parameters())]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_parameters_that_some_ranks_do_not_use(kept: bool) -> None:
+    found = in_threads(2, branched, True, False, kept)
+    assert found == in_threads(2, branched, False, False, kept)
+    assert found[0][-2:] == [None, None] and None not in found[0][:-2]
+
+
+def test_ranks_that_use_other_parameters_than_before_end_the_replays_of_others() -> None:
+    with pytest.raises(DistributedError, match="found that other ranks use other parameters "):
+        in_threads(2, branched, True, True)
+
+
+# -- refused, and errors ---------------------------------------------------------------------------
+
+
+def twice(comm: Communicator) -> None:
+    model = DataParallel(nn.Linear(3, 2).double(), comm)
+
+    def step(x: gt.Tensor) -> None:
+        for parameter in model.parameters():
+            parameter.grad = None
+        for _ in range(2):
+            model(x).sum().backward()
+
+    captured = gt.capture(step)
+    with pytest.raises(gt.CaptureError, match=r"exchanged; call zero_grad\(\) within the step, and"):
+        captured(gt.ones((2, 3), dtype="float64"))
+    eager = [p.grad.numpy().tobytes() for p in model.parameters()]
+    step(gt.ones((2, 3), dtype="float64"))
+    assert eager == [p.grad.numpy().tobytes() for p in model.parameters()]
+
+
+def test_a_second_exchange_of_the_same_gradients_is_refused() -> None:
+    in_threads(2, twice)
+
+
+def continued(comm: Communicator, captured: bool) -> list[bytes]:
+    """After replays `backward()` outside adds to the gradients that they have stored."""
+    step, parameters, given = stepping(comm, "mlp")
+    found = []
+    run = gt.capture(step) if captured else step
+    for batch in given:
+        run(*batch)
+    model = step.__closure__[[*step.__code__.co_freevars].index("model")].cell_contents
+    for x, _ in given[:2]:
+        model(x).sum().backward()
+        found += [p.grad.numpy().tobytes() for p in parameters]
+    run(*given[0])
+    return [*found, *(p.grad.numpy().tobytes() for p in parameters)]
+
+
+def test_steps_outside_continue_where_replays_have_ended() -> None:
+    assert in_threads(2, continued, True) == in_threads(2, continued, False)
+
+
+def test_a_rank_that_does_not_come_ends_a_replay_and_the_module() -> None:
+    def run(comm: Communicator) -> None:
+        model = DataParallel(nn.Linear(3, 2), comm)
+        past_first(model.comm)
+
+        def step(x: gt.Tensor) -> gt.Tensor:
+            for parameter in model.parameters():
+                parameter.grad = None
+            loss = model(x).sum()
+            loss.backward()
+            return loss.detach()
+
+        captured, x = gt.capture(step), gt.ones((1, 3))
+        for _ in range(3):
+            captured(x)
+        model.comm.timeout = 0.2
+        if comm.rank == 0:
+            with pytest.raises(CollectiveTimeout, match="within 0.2 s") as caught:
+                captured(x)
+            assert "a captured step ended at " in caught.value.__notes__[0]
+            for run in (captured, step):
+                with pytest.raises(DistributedError, match="end the program, and go on from a"):
+                    run(x)
+        comm.barrier()
+
+    in_threads(2, run)
+
+
+FAILING = """
+import numpy as np, gtensor as gt
+from gtensor.distributed import DataParallel
+from gtensor.nn import functional as F
+comm = gt.distributed.init()
+net = gt.nn.Linear(3, 2)
+model = DataParallel(net, comm)
+optimizer = gt.optim.SGD(net.parameters(), lr=0.1)
+@gt.capture
+def step(x, y):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss
+for i in range(9):
+    step(gt.ones((2, 3)), gt.tensor([0, 9 if comm.rank == 1 and i == 5 else 1]))
+    assert i < 2 or f"{i - 1} replays" in step.report()
+"""
+
+
+def test_an_error_of_one_rank_in_a_replay_ends_all_and_is_told_once(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(FAILING)
+    done = start([sys.executable, "-m", "gtensor", "launch", "-n", "2", "--", sys.executable,
+                  str(script)], 300)
+    assert done.returncode
+    assert done.stderr.startswith("rank 1 of 2: Traceback") and done.stderr.count("Traceback") == 1
+    assert "target" in done.stderr and "a captured step ended at check_range" in done.stderr
 
 
 # -- collectives by themselves ---------------------------------------------------------------------
