@@ -103,6 +103,18 @@ def test_options(options: dict[str, Any]) -> None:
     assert in_threads(2, run, True) == in_threads(2, run, False)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["mlp", "convolutions"])
+def test_on_cuda(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    """Call by call, of which no warning tells; the engine copies to the host, as MPI's does."""
+    def run(comm: Communicator, captured: bool) -> list[bytes]:
+        with gt.device("cuda"):
+            return trained(comm, captured, name)
+
+    assert in_threads(2, run, True) == in_threads(2, run, False)
+    assert not [each for each in recwarn if issubclass(each.category, UserWarning)]
+
+
 @pytest.mark.parametrize("kind", ["plain", "zero"])
 def test_processes(kind: str) -> None:
     assert run_ranks(3, trained, True, "mlp", kind) == run_ranks(3, trained, False, "mlp", kind)
