@@ -87,7 +87,12 @@ class Work:
 
     def begun(self) -> bool:
         """Whether the engine has begun it."""
-        return self._pending is not None or self._result is not _PENDING
+        return self._pending is not None or self.ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was waited for."""
+        return self._result is not _PENDING
 
     def done(self) -> bool:
         """Whether `wait()` would return at once."""
@@ -95,7 +100,7 @@ class Work:
             here.recorder.refuse("done() of a collective differs in each call; wait() for it")
         if not self.begun():
             self._order._settle(None, 0.0)
-        return self._pending.done() if self._pending is not None else self._result is not _PENDING
+        return self._pending.done() if self._pending is not None else self.ended
 
     def wait(self, timeout: float | None = None) -> Any:
         """The result, once it is there.
@@ -111,7 +116,7 @@ class Work:
         return wait_for_ranks(self, timeout)
 
     def _ended(self, timeout: float | None) -> Any:
-        if self._result is _PENDING:
+        if not self.ended:
             seconds = self._order.timeout if timeout is None else timeout
             with ranges.range("wait for ranks", category="communication"):
                 if self._pending is None:

@@ -61,6 +61,9 @@ def stepping(comm: Communicator, name: str, kind: str = "plain", **options: Any)
                 loss_of(x * 2, y).backward()
         loss = loss_of(x, y)
         loss.backward()
+        if kind == "scaled":
+            for parameter in parameters:
+                parameter.grad *= 0.5
         norm = (optimizer if kind == "zero" else nn.utils).clip_grad_norm_(
             *(() if kind == "zero" else (parameters,)), 0.5)
         optimizer.step()
@@ -93,7 +96,7 @@ def test_training_is_the_same(name: str, size: int) -> None:
 
 @pytest.mark.parametrize("options", [
     {"options": {"bucket_cap_mb": 1e-4}}, {"options": {"gradient_as_bucket_view": False}},
-    {"fuse": False}, {"kind": "accumulated"}, {"kind": "zero"}, {"check": 2}])
+    {"fuse": False}, {"kind": "accumulated"}, {"kind": "scaled"}, {"kind": "zero"}, {"check": 2}])
 def test_options(options: dict[str, Any]) -> None:
     def run(comm: Communicator, captured: bool) -> list[bytes]:
         given = options if captured else {k: v for k, v in options.items()
@@ -222,9 +225,9 @@ def test_a_second_exchange_of_the_same_gradients_is_refused() -> None:
     in_threads(2, twice)
 
 
-def continued(comm: Communicator, captured: bool) -> list[bytes]:
+def continued(comm: Communicator, captured: bool, as_views: bool) -> list[bytes]:
     """After replays `backward()` outside adds to the gradients that they have stored."""
-    step, parameters, given = stepping(comm, "mlp")
+    step, parameters, given = stepping(comm, "mlp", gradient_as_bucket_view=as_views)
     found = []
     run = gt.capture(step) if captured else step
     for batch in given:
@@ -237,8 +240,9 @@ def continued(comm: Communicator, captured: bool) -> list[bytes]:
     return [*found, *(p.grad.numpy().tobytes() for p in parameters)]
 
 
-def test_steps_outside_continue_where_replays_have_ended() -> None:
-    assert in_threads(2, continued, True) == in_threads(2, continued, False)
+@pytest.mark.parametrize("as_views", [True, False])
+def test_steps_outside_continue_where_replays_have_ended(as_views: bool) -> None:
+    assert in_threads(2, continued, True, as_views) == in_threads(2, continued, False, as_views)
 
 
 def test_a_rank_that_does_not_come_ends_a_replay_and_the_module() -> None:

@@ -822,6 +822,18 @@ def a_look_at_a_collective() -> Calls:
     return step, one
 
 
+@refused("a collective that the step begins is not waited for in it")
+def a_collective_that_is_left() -> Calls:
+    comm = Communicator(Alone())
+
+    def step(x: gt.Tensor) -> gt.Tensor:
+        y = x * 2
+        comm.all_reduce(y, async_op=True)
+        return y
+
+    return step, one
+
+
 @refused("a communicator that is made in the step; make it before")
 def a_new_communicator() -> Calls:
     comm = Communicator(Alone())

@@ -128,6 +128,7 @@ class Root:
     values: dict[Any, int] = field(default_factory=dict)
     on_host: bool = False
     gradient: bool = False  # a `.grad` of before the step
+    stored: bool = False  # a `.grad` that a backward pass of the step has made, as in a bucket
 
 
 @dataclass(eq=False, slots=True)
@@ -313,8 +314,8 @@ class Recorder:
     def wrote(self, tensor: Tensor) -> None:
         """A write through the tensor's handle was counted."""
         root = self._roots.get(id(owner(tensor._array)))
-        if root is not None and root.made:
-            return  # no one else has seen it
+        if root is not None and (root.made or root.stored):
+            return  # no one else has this handle
         argument, itself = self.argument_of(tensor), True
         if argument is None and root is not None:
             argument, itself = root.argument, False
@@ -339,6 +340,8 @@ class Recorder:
             if total is not None and total._node is not None:
                 self.refuse("a gradient with a history was stored in .grad; use gt.grad() for it")
             entries.append((own, None if total is None else self.number(total._array), empty))
+            if walked and total is not None:
+                self._roots[id(owner(total._array))].stored = True
         self.calls.append(Stored(entries, _here()))
 
     def finds(self, node: Node, grad: Tensor | None) -> None:
@@ -423,6 +426,8 @@ class Recorder:
 
     def end(self) -> None:
         """The step has returned: its arguments must be as they were, but for their values."""
+        if not all(getattr(value, "ended", True) for value, _ in self._objects.values()):
+            self.refuse("a collective that the step begins is not waited for in it; wait() for it")
         self._objects.clear()  # a collective refers to its arrays
         self.calls = [c for c in self.calls if not isinstance(c, Written) or c.lasts()]
         for i, (x, (array, node)) in enumerate(zip(self._arguments, self._given, strict=True)):
