@@ -270,11 +270,11 @@ class ZeroOptimizer(Optimizer):
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        self._update()
+        self._update_parts()
         return loss
 
     @partial(again, kind=EXCHANGES)
-    def _update(self) -> None:
+    def _update_parts(self) -> None:
         self._prepare()
         for mine, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             inner.update({name: value for name, value in mine.items() if name != "params"})
