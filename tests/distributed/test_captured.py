@@ -13,7 +13,7 @@ import pytest
 import gtensor as gt
 from distributed.ranks import in_threads, past_first, run_ranks, start
 from distributed.test_data_parallel import Branches, make
-from gtensor import nn, optim
+from gtensor import distributed, nn, optim
 from gtensor.distributed import (
     CollectiveTimeout,
     Communicator,
@@ -350,15 +350,13 @@ def into_given(comm: Communicator) -> Callable[[gt.Tensor], Any]:
 
 
 def with_gradients(comm: Communicator) -> Callable[[gt.Tensor], Any]:
-    from gtensor.distributed import all_gather, all_reduce, reduce_scatter
-
     w = gt.full((5,), 1.0 + comm.rank, requires_grad=True)
 
     def step(x: gt.Tensor) -> Any:
         w.grad = None
-        y = all_reduce(x * w, comm)
-        z = all_gather(y * y, comm)
-        loss = (reduce_scatter(z * w, comm) * x).sum()
+        y = distributed.all_reduce(x * w, comm)
+        z = distributed.all_gather(y * y, comm)
+        loss = (distributed.reduce_scatter(z * w, comm) * x).sum()
         loss.backward()
         return loss.detach(), w.grad.clone()
 
@@ -425,3 +423,84 @@ def test_collectives_of_processes() -> None:
 def all_called(comm: Communicator, captured: bool) -> Any:
     return [called(comm.duplicate(), captured, each, 1 if captured else None)
             for each in COLLECTIVES]
+
+
+# -- random programs -------------------------------------------------------------------------------
+
+
+def poisoned(comm: Communicator) -> None:
+    """What is reduced is not a number until it was waited for, and must not be written meanwhile.
+    """
+    engine: Any = comm._engine
+    right = engine.all_reduce
+
+    def all_reduce(array: np.ndarray, op: str) -> Any:
+        met = right(array, op)
+        put = met.finish
+        array[...] = np.nan
+
+        def finish(found: list[np.ndarray]) -> None:
+            assert np.isnan(array).all(), "written while it was under way"
+            put(found)
+
+        met.finish = finish
+        return met
+
+    engine.all_reduce = all_reduce
+
+
+def random_step(comm: Communicator, seed: int, width: int) -> Callable[[gt.Tensor], Any]:
+    """Elementwise ops, writes in place and collectives, some of them under way, in random order."""
+    kept = gt.zeros((3, width))
+    w = gt.tensor(np.random.default_rng(seed).random((3, width), "float32"), requires_grad=True)
+
+    def step(x: gt.Tensor) -> Any:
+        rng = np.random.default_rng(seed)
+        w.grad = None
+        values, begun = [x, x * 1.0, w.detach() * 0.5], []
+
+        def some() -> gt.Tensor:
+            return values[rng.integers(len(values))]
+
+        for _ in range(25):
+            kind = rng.integers(8)
+            if kind < 2:
+                values.append(some() * some().tanh() + 0.5)
+            elif kind == 2:
+                y = some() * 0.3
+                y += some()
+                comm.all_reduce(y, ("sum", "mean", "max")[rng.integers(3)])
+                values.append(y)
+            elif kind == 3:
+                begun.append(comm.all_reduce(some() * 0.3, "mean", async_op=True))
+            elif kind == 4:
+                begun.append(comm.all_gather(some() + 1.0, async_op=True))
+            elif kind == 5 and begun:
+                found = begun.pop(rng.integers(len(begun))).wait()
+                values.append(found if found.ndim == 2 else found[0] - found.sum(0))
+            elif kind == 6:
+                kept[...] = some()
+                values.append(kept * 1.0)
+            elif kind == 7:
+                values.append(distributed.all_reduce(some() * 0.2, comm))
+        for work in begun:
+            work.wait()
+        loss = (distributed.all_reduce(values[-1] * w, comm) * values[-2]).mean()
+        loss.backward()
+        return loss.detach(), values[-1] * 1.0, values[len(values) // 2] * 1.0, w.grad * 1.0, kept
+
+    return step
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_programs_have_the_same_bits(seed: int) -> None:
+    def run(comm: Communicator, captured: bool) -> list[bytes]:
+        poisoned(comm)
+        step = random_step(comm, seed, (5, 7000)[seed % 2])  # of a tile, and of several ones
+        if captured:
+            step = gt.capture(step)
+        rng = np.random.default_rng((seed, comm.rank))
+        return [y.numpy().tobytes() for _ in range(4)
+                for y in step(gt.tensor(rng.random((3, (5, 7000)[seed % 2]), "float32")))]
+
+    assert in_threads(2, run, True) == in_threads(2, run, False)
