@@ -35,15 +35,14 @@ class Weight:
         self.size = comm.size
         counts = np.array([examples], np.float64)
         self._on_device = comm.backend == "nccl"
-        self._device = device
         self._work = comm.all_reduce(
             device.from_numpy(counts) if self._on_device else counts, async_op=True)
 
-    def factor(self, dtype: np.dtype) -> Array:
-        """It, as an array of one number on the device, which over NCCL the host does not read."""
+    def factor(self, device: Device, dtype: np.dtype) -> Array:
+        """It, as an array of one number on a device; over NCCL the host does not read it."""
         factor = self.examples * self.size / self._work.wait()[0]
-        return factor.astype(dtype) if self._on_device else self._device.from_numpy(
-            np.array(factor, dtype))
+        return factor.astype(dtype) if self._on_device else device.fill(
+            device.empty((), dtype, "gradient"), float(factor))
 
 
 def _path(device: Device, x: Array, *, weight: Weight, out: Array | None = None) -> Array:
@@ -58,7 +57,7 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
         zero = zeros(device, (), g.dtype)
         step.give(0, ns.broadcast_to(zero if ns is recorded else zero._array, shape=g.shape))
         return
-    factor = exchanged(Weight.factor, weight, g.dtype)
+    factor = exchanged(Weight.factor, weight, device, g.dtype)
     step.give(0, ns.multiply(g, wrap(factor, device) if ns is recorded else factor,
                              out=step.reuse(g)))
 
