@@ -41,9 +41,11 @@ def stepping(comm: Communicator, name: str, kind: str = "plain", **options: Any)
     """A step of a network, its parameters, and its batches."""
     net, shape = make(name, comm.rank)
     parameters = list(net.parameters())
-    model = DataParallel(convert_sync(net, comm), comm, **options)
-    optimizer: Any = (ZeroOptimizer(parameters, optim.AdamW, comm, lr=0.01) if kind == "zero"
-                      else optim.AdamW(parameters, lr=0.01))
+    model: Any = net  # of "divided" the optimizer averages the gradients
+    if kind != "divided":
+        model = DataParallel(convert_sync(net, comm), comm, **options)
+    optimizer: Any = (ZeroOptimizer(parameters, optim.AdamW, comm, lr=0.01)
+                      if kind in ("zero", "divided") else optim.AdamW(parameters, lr=0.01))
     schedule = optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
 
     def loss_of(x: gt.Tensor, y: gt.Tensor) -> gt.Tensor:
@@ -60,8 +62,8 @@ def stepping(comm: Communicator, name: str, kind: str = "plain", **options: Any)
         if kind == "scaled":
             for parameter in parameters:
                 parameter.grad *= 0.5
-        norm = (optimizer if kind == "zero" else nn.utils).clip_grad_norm_(
-            *(() if kind == "zero" else (parameters,)), 0.5)
+        norm = (optimizer.clip_grad_norm_(0.5) if kind in ("zero", "divided")
+                else nn.utils.clip_grad_norm_(parameters, 0.5))
         optimizer.step()
         schedule.step()
         return loss.detach(), norm
@@ -92,7 +94,8 @@ def test_training_is_the_same(name: str, size: int) -> None:
 
 @pytest.mark.parametrize("options", [
     {"options": {"bucket_cap_mb": 1e-4}}, {"options": {"gradient_as_bucket_view": False}},
-    {"fuse": False}, {"kind": "accumulated"}, {"kind": "scaled"}, {"kind": "zero"}, {"check": 2}])
+    {"fuse": False}, {"kind": "accumulated"}, {"kind": "scaled"}, {"kind": "zero"},
+    {"kind": "divided"}, {"check": 2}])
 def test_options(options: dict[str, Any]) -> None:
     def run(comm: Communicator, captured: bool) -> list[bytes]:
         given = options if captured else {k: v for k, v in options.items()
