@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend.layouts import address
+from gtensor.distributed.communicator import exchanged
 from gtensor.distributed.errors import DistributedError
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.tape.execute import run_noted
 from gtensor.memory.contract.adaptors import category
 from gtensor.memory.trace.owners import Found, find_with
 from gtensor.system import structure
+from gtensor.system.bus import bus, here
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -68,22 +71,41 @@ class Bucket:
         """A walk begins that reaches these leaves."""
         self.work = None
         self.missing = {*self.leaves} & reached
-        self.device.fill(self.used, 1)
+        self._set(self.used, 1)
         for number, leaf in enumerate(self.leaves):
             if leaf not in reached:
                 self.fill(leaf)
                 if leaf.grad is None:
-                    self.device.fill(self.used[number:number + 1], 0)
+                    self._set(self.used[number:number + 1], 0)
 
     def fill(self, leaf: Node) -> None:
         """Zeros for a leaf that a walk gives no gradient."""
-        self.device.fill(self.views[leaf], 0)
+        self._set(self.views[leaf], 0)
         self.missing.discard(leaf)
+
+    def _set(self, array: Array, value: int) -> None:
+        run_noted("fill", self.device, self.device.fill, array, value)
 
     def shared(self) -> list[Node]:
         """The leaves that some rank's walk has reached, once the bucket was exchanged."""
-        used = self.device.to_numpy(self.used).astype(np.float64)
-        return [leaf for leaf, share in zip(self.leaves, used, strict=True) if share]
+        told = self._told(self.used)
+        if bus.listeners and here.recorder is not None:
+            here.recorder.exchange(self._check_told, (self.used, told), {})
+        return [leaf for leaf, share in zip(self.leaves, told, strict=True) if share]
+
+    def _told(self, used: Array) -> list[bool]:
+        return self.device.to_numpy(used).astype(np.float64).astype(bool).tolist()
+
+    def _check_told(self, used: Array, told: list[bool]) -> None:
+        """In a replay: the ranks must use what they used when it was recorded."""
+        found = self._told(used)
+        changed = [leaf.shape for leaf, now, then in zip(self.leaves, found, told, strict=True)
+                   if now != then]
+        if changed:
+            raise DistributedError(
+                f"a captured step found that other ranks use other parameters (one of shape "
+                f"{changed[0]}) than when it was recorded; train without capture, or let all ranks "
+                "use the same")
 
 
 def _held(buckets: Sequence[Bucket]) -> Iterator[Found]:
@@ -109,10 +131,11 @@ class Reducer:
                                        for name, p in parameters.items()}
         self.buckets = [Bucket(leaves) for leaves in divided([*self.names], cap_bytes)]
         self._bucket_of = {leaf: bucket for bucket in self.buckets for leaf in bucket.leaves}
-        self._stored: dict[Node, Tensor] = {}  # the reduced gradients that leaves were given last
+        self._stored: dict[Node, Array] = {}  # the reduced gradients that leaves were given last
         self._launched = 0  # buckets, in this walk
         self._walking = False
         self._broken = False
+        self._open = False  # from the beginning of an exchange to its end, also in a replay
         self._reached: set[Node] = set()  # of this walk
         structure.changed("a module's gradients are reduced over ranks")
         for leaf in self.names:
@@ -120,14 +143,18 @@ class Reducer:
 
     def check(self, parameters: Mapping[str, Tensor]) -> None:
         """Raise unless the module has the parameters with which it was wrapped."""
-        if self._broken:
-            raise DistributedError("backward() has raised on this rank while gradients were "
-                                   "exchanged, so the ranks are not at one place any more; end "
-                                   "the program, and go on from a checkpoint")
+        if not self._walking:
+            exchanged(self._check_whole)
         for name, parameter in parameters.items():
             if parameter.requires_grad and parameter._node not in self._bucket_of:
                 raise DistributedError(f"parameter {name} was moved, converted or made trainable "
                                        "after DataParallel wrapped its module; wrap it afterwards")
+
+    def _check_whole(self) -> None:
+        if self._broken or self._open:
+            raise DistributedError("backward() has raised on this rank while gradients were "
+                                   "exchanged, so the ranks are not at one place any more; end "
+                                   "the program, and go on from a checkpoint")
 
     # -- the walk ---------------------------------------------------------------------------------
 
@@ -143,9 +170,13 @@ class Reducer:
             return
         self._reached = {leaf for leaf in leaves if leaf.collector is self}
         self._launched = 0
+        exchanged(self._enter)
         for bucket in self.buckets:
-            if any(leaf.grad is not None and leaf.grad is self._stored.get(leaf)
-                   for leaf in bucket.leaves):
+            if any(map(self._is_reduced, bucket.leaves)):
+                if bus.listeners and here.recorder is not None:
+                    here.recorder.refuse(
+                        "backward() adds to gradients that the ranks have exchanged; call "
+                        "zero_grad() within the step, and all but its last backward() in no_sync()")
                 bucket.renew()  # the old memory has gradients that this walk adds to
             bucket.begin(self._reached)
         self._launch()
@@ -175,13 +206,27 @@ class Reducer:
             assert bucket.work is not None
             bucket.work.wait()
         found = {leaf: self._final(leaf) for leaf in self._shared()}
-        self._stored.update(found)
+        exchanged(self._leave, [*found], *found.values())
         self._walking = False
         return found
 
     def cancel(self) -> None:
         self._broken = self._broken or self.exchanges and self._walking
-        self._walking = False
+        self._walking = self._open = False
+
+    def _enter(self) -> None:
+        """Buckets are exchanged from now on."""
+        self._open = True
+
+    def _leave(self, leaves: Sequence[Node], *gradients: Any) -> None:
+        """They were: these are the gradients of the leaves."""
+        self._stored.update(zip(leaves, [getattr(g, "_array", g) for g in gradients], strict=True))
+        self._open = False
+
+    def _is_reduced(self, leaf: Node) -> bool:
+        """Whether its `.grad` is that of an earlier exchange."""
+        grad: Tensor | None = leaf.grad
+        return grad is not None and grad._array is self._stored.get(leaf)
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -193,7 +238,7 @@ class Reducer:
                 return
             with no_grad():
                 for leaf in bucket.leaves:
-                    if leaf.grad is not None and leaf.grad is not self._stored.get(leaf):
+                    if leaf.grad is not None and not self._is_reduced(leaf):
                         view = wrap(bucket.views[leaf], leaf.device)
                         view += leaf.grad  # of walks within no_sync()
             bucket.work = self.comm.all_reduce(bucket.flat, "mean", async_op=True)
@@ -215,12 +260,11 @@ class Reducer:
         """The reduced gradient, with that of earlier steps which were not dropped."""
         view = self._bucket_of[leaf].views[leaf]
         if not self.as_views:
-            view = leaf.device.copy(view, label="gradient")
+            view = run_noted("gradient", leaf.device, leaf.device.copy, view, None, "gradient")
         found = wrap(view, leaf.device)
-        earlier: Tensor | None = leaf.grad
-        if earlier is not None and earlier is self._stored.get(leaf):
+        if self._is_reduced(leaf):
             with no_grad():
-                found += earlier
+                found += leaf.grad
         return found
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import partial, wraps
 from hashlib import blake2b
 from threading import TIMEOUT_MAX
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from gtensor.backend import device_of, owner
 from gtensor.distributed.alone import Done
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 OPERATIONS = ("sum", "mean", "max", "min")
 Options = dict[str, Any]  # of a collective, beside its array
+F = TypeVar("F", bound=Callable[..., Any])
 FIRST, EVERY = 64, 100  # calls that all ranks compare: the first ones, and later each 100th
 
 
@@ -70,6 +72,22 @@ class Engine(Protocol):
 
     def abort(self, status: int) -> NoReturn:
         """End all ranks at once."""
+
+
+def exchanged(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """What all ranks call together, and replays of a captured step call again, with arrays."""
+    if bus.listeners and here.recorder is not None:
+        return here.recorder.exchange(function, args, options)
+    return function(*args, **options)
+
+
+def _repeated(method: F) -> F:
+    """The method, by `exchanged`."""
+    @wraps(method)
+    def call(*args: Any, **options: Any) -> Any:
+        return exchanged(method, *args, **options)
+
+    return call  # type: ignore[return-value]
 
 
 class Communicator:
@@ -114,6 +132,7 @@ class Communicator:
 
     # -- collectives ------------------------------------------------------------------------------
 
+    @_repeated
     def all_reduce(self, a: Any, op: str = "sum", async_op: bool = False) -> Work:
         """Reduce `a` over the ranks, in place: all have the same result then, bit for bit.
 
@@ -129,6 +148,7 @@ class Communicator:
             return self._in_place("all_reduce", a, async_op,
                                   partial(self._engine.all_reduce, op=op), {"op": op})
 
+    @_repeated
     def broadcast(self, a: Any, root: int = 0, async_op: bool = False) -> Work:
         """Overwrite `a` with that of rank `root`."""
         self._check_root("broadcast", root)
@@ -136,6 +156,7 @@ class Communicator:
             return self._in_place("broadcast", a, async_op,
                                   partial(self._engine.broadcast, root=root), {"root": root})
 
+    @_repeated
     def all_gather(self, a: Any, out: Any = None, async_op: bool = False) -> Work:
         """All ranks' arrays (*shape), stacked along a new first axis: (size, *shape).
 
@@ -149,6 +170,7 @@ class Communicator:
             return self._into("all_gather", a, given, out, shape, async_op,
                               self._engine.all_gather)
 
+    @_repeated
     def reduce_scatter(self, a: Any, out: Any = None, op: str = "sum", async_op: bool = False
                        ) -> Work:
         """Reduce (size, *shape) over the ranks; each gets the part of its number, (*shape).
@@ -166,8 +188,10 @@ class Communicator:
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank: what JSON can hold (numbers, texts, lists, dicts)."""
+        _refuse_capture("the values of all_gather_object, which differ in each call")
         return self._objects("all_gather_object", value)
 
+    @_repeated
     def barrier(self) -> None:
         """Wait until all ranks have called it."""
         self._objects("barrier", None)
@@ -181,6 +205,7 @@ class Communicator:
         """
         if not isinstance(color, int) or not isinstance(key, int | None):
             raise TypeError(f"split was given color={color!r} and key={key!r}; wanted integers")
+        _refuse_capture("a communicator that is made in the step; make it before")
         self._objects("split", None)  # so that a rank that does not come is told at the deadline
         return Communicator(self._engine.split(color, self.rank if key is None else key),
                             self.timeout, self._log, f"{self._name}.{self._calls}.{color}")
@@ -230,7 +255,8 @@ class Communicator:
                 write.end()
             return a
 
-        return self._called(Work(self, text, check, partial(start, used), finish, async_op))
+        return self._called(Work(
+            self, text, check, partial(start, used), finish, async_op, uses=(a,)))
 
     def _into(self, name: str, a: Any, given: Array, out: Any, shape: tuple[int, ...],
               async_op: bool, start: Any, options: Options | None = None
@@ -261,7 +287,8 @@ class Communicator:
                 return out
             return wrap(used, device) if isinstance(a, Tensor) else used
 
-        return self._called(Work(self, text, check, partial(start, read, used), finish, async_op))
+        return self._called(Work(
+            self, text, check, partial(start, read, used), finish, async_op, uses=(a, out)))
 
     def _called(self, work: Work) -> Work:
         if work.check is None and not self._waiting:
@@ -298,9 +325,6 @@ class Communicator:
         """
         if self._broken is not None:
             raise self._unusable()
-        if bus.listeners and here.recorder is not None:
-            here.recorder.refuse(f"{name} of a communicator, which a replay would leave out while "
-                                 "other ranks wait; exchange before or after the step")
         self._calls += 1
         code = user_frame(sys._getframe(1))
         what = "" if array is None else f" of shape {array.shape} and dtype {array.dtype}"
@@ -354,6 +378,11 @@ class Communicator:
     def _check_root(self, name: str, root: int) -> None:
         if not isinstance(root, int) or not 0 <= root < self.size:
             raise ValueError(f"{name} was given root={root!r}; wanted a rank below {self.size}")
+
+
+def _refuse_capture(what: str) -> None:
+    if bus.listeners and here.recorder is not None:
+        here.recorder.refuse(what)
 
 
 def check_timeout(timeout: float) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gtensor.distributed.buckets import Bucket, Reducer
+from gtensor.distributed.communicator import exchanged
 from gtensor.distributed.errors import DistributedError
 from gtensor.distributed.weights import Weight, weighed
 from gtensor.engine.handle.context import grad_enabled, no_grad
@@ -87,7 +88,7 @@ class DataParallel(Module):
             self._reducer.check(self._trained)
             self._reducer.called = True
             device = next(iter(self._trained.values())).device
-            weight = Weight(self.comm, self._examples(*inputs, **options), device)
+            weight = exchanged(Weight, self.comm, self._examples(*inputs, **options), device)
             return weighed(self.module(*inputs, **options), weight)
         return self.module(*inputs, **options)
 

@@ -138,9 +138,13 @@ class Posted:
         self._left: threading.Event | None = None  # set by the thread that waits
 
     def leave(self) -> None:
-        """Let the thread wait for it, in which MPI moves its bytes meanwhile."""
+        """Let the thread wait for it, in which MPI moves its bytes meanwhile.
+
+        The thread keeps its arrays until then, which nothing else may: not all collectives are
+        waited for, and mpi4py keeps no array that is reduced in place.
+        """
         self._left = threading.Event()
-        _waiting().put((self._request, self._left))
+        _waiting().put((self, self._request, self._left))
 
     def watch(self, seconds: float, late: object) -> None:
         """`wait` does."""
@@ -189,15 +193,16 @@ def _polled(request: MPI.Request, end: float) -> bool:
 
 
 @cache
-def _waiting() -> queue.SimpleQueue[tuple[MPI.Request, threading.Event]]:
-    """Requests, each with an event, for which a thread waits in their order."""
-    requests: queue.SimpleQueue[tuple[MPI.Request, threading.Event]] = queue.SimpleQueue()
+def _waiting() -> queue.SimpleQueue[tuple[Posted, MPI.Request, threading.Event]]:
+    """What was posted, its request and an event: a thread waits for them in their order."""
+    requests: queue.SimpleQueue[tuple[Posted, MPI.Request, threading.Event]] = queue.SimpleQueue()
 
     def run() -> None:
         while True:
-            request, ended = requests.get()
+            posted, request, ended = requests.get()
             request.Wait()
             ended.set()
+            del posted
 
     threading.Thread(target=run, name="gtensor collectives", daemon=True).start()
     return requests

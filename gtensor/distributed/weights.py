@@ -12,9 +12,9 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.distributed.alone import Alone
-from gtensor.distributed.communicator import Communicator
+from gtensor.distributed.communicator import Communicator, exchanged
 from gtensor.engine.handle.namespaces import recorded
-from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.handle.tensor import Tensor, wrap, zeros
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.define.batching import Inputs, Mapped
@@ -38,11 +38,11 @@ class Weight:
         self._work = comm.all_reduce(
             device.from_numpy(counts) if self._on_device else counts, async_op=True)
 
-    def factor(self) -> Any:
-        """It: a number; over NCCL an array on the device, which the host does not read."""
-        total = self._work.wait()
-        return (self.examples * self.size / total[0] if self._on_device
-                else self.examples * self.size / float(total[0]))
+    def factor(self, device: Device, dtype: np.dtype) -> Array:
+        """It, as an array of one number on a device; over NCCL the host does not read it."""
+        factor = self.examples * self.size / self._work.wait()[0]
+        return factor.astype(dtype) if self._on_device else device.fill(
+            device.empty((), dtype, "gradient"), float(factor))
 
 
 def _path(device: Device, x: Array, *, weight: Weight, out: Array | None = None) -> Array:
@@ -54,17 +54,12 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     weight = step.params["weight"]
     device = step.record.device
     if not weight.examples:
-        zero: Any = device.fill(device.empty((), g.dtype, "gradient"), 0)
-        zero = wrap(zero, device) if ns is recorded else zero
-        step.give(0, ns.broadcast_to(zero, shape=g.shape))
+        zero = zeros(device, (), g.dtype)
+        step.give(0, ns.broadcast_to(zero if ns is recorded else zero._array, shape=g.shape))
         return
-    factor = weight.factor()
-    if isinstance(factor, float):
-        step.give(0, g if factor == 1 else ns.multiply(g, factor, out=step.reuse(g)))
-    else:
-        factor = factor.astype(g.dtype)
-        factor = wrap(factor, device) if ns is recorded else factor
-        step.give(0, ns.multiply(g, factor, out=step.reuse(g)))
+    factor = exchanged(Weight.factor, weight, device, g.dtype)
+    step.give(0, ns.multiply(g, wrap(factor, device) if ns is recorded else factor,
+                             out=step.reuse(g)))
 
 
 def _examples(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:

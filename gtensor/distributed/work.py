@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from gtensor.distributed.errors import CollectiveTimeout, DistributedError
 from gtensor.system import ranges
+from gtensor.system.bus import bus, here
 
 
 class Pending(Protocol):
@@ -64,14 +65,16 @@ class Work:
     those of the other ranks begins once they have called it, too: at the latest in `wait()`.
     """
 
-    __slots__ = ("_finish", "_order", "_pending", "_result", "_start", "check", "leave", "text")
+    __slots__ = ("_finish", "_order", "_pending", "_result", "_start", "check", "leave", "text",
+                 "uses")
 
     def __init__(self, order: Order, text: str, check: Check | None, start: Callable[[], Pending],
-                 finish: Callable[[], Any], leave: bool) -> None:
+                 finish: Callable[[], Any], leave: bool, uses: tuple[Any, ...] = ()) -> None:
         self.text, self.check = text, check  # rank, collective, shape, line; None: it may begin
         self._order = order
         self._start, self._finish = start, finish
         self.leave = leave  # to go on while the caller does something else
+        self.uses = uses  # arrays and Tensors that it reads and writes until it has ended
         self._pending: Pending | None = None  # before it has begun, and once it has ended
         self._result: Any = _PENDING
 
@@ -84,13 +87,20 @@ class Work:
 
     def begun(self) -> bool:
         """Whether the engine has begun it."""
-        return self._pending is not None or self._result is not _PENDING
+        return self._pending is not None or self.ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was waited for."""
+        return self._result is not _PENDING
 
     def done(self) -> bool:
         """Whether `wait()` would return at once."""
+        if bus.listeners and here.recorder is not None:
+            here.recorder.refuse("done() of a collective differs in each call; wait() for it")
         if not self.begun():
             self._order._settle(None, 0.0)
-        return self._pending.done() if self._pending is not None else self._result is not _PENDING
+        return self._pending.done() if self._pending is not None else self.ended
 
     def wait(self, timeout: float | None = None) -> Any:
         """The result, once it is there.
@@ -101,7 +111,12 @@ class Work:
         Raises CollectiveTimeout, which names rank, collective and line, if it is not there then,
         DistributedError if the ranks have made different calls.
         """
-        if self._result is _PENDING:
+        if bus.listeners and here.recorder is not None:
+            return here.recorder.exchange(wait_for_ranks, (self, timeout, *self.uses), {})
+        return wait_for_ranks(self, timeout)
+
+    def _ended(self, timeout: float | None) -> Any:
+        if not self.ended:
             seconds = self._order.timeout if timeout is None else timeout
             with ranges.range("wait for ranks", category="communication"):
                 if self._pending is None:
@@ -119,6 +134,11 @@ class Work:
         error = DistributedError(f"{self.text} failed: {cause}")
         self._order._break(error)
         return error
+
+
+def wait_for_ranks(work: Work, timeout: float | None, *uses: object) -> Any:
+    """`work.wait(timeout)`, for replays, which see what it uses."""
+    return work._ended(timeout)
 
 
 def missed(

@@ -12,6 +12,7 @@ SC 2020 (stage 1).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
@@ -20,7 +21,7 @@ import numpy as np
 from gtensor.creation.new_tensors import asarray, tensor, zeros
 from gtensor.distributed.data_parallel import differing
 from gtensor.distributed.errors import DistributedError
-from gtensor.engine.handle.context import enable_grad, no_grad
+from gtensor.engine.handle.context import EXCHANGES, again, enable_grad, no_grad
 from gtensor.engine.handle.tensor import Tensor, is_floating, wrap
 from gtensor.engine.run.external_writes import relocate
 from gtensor.engine.run.grouped_writes import Write, write_all
@@ -247,6 +248,7 @@ class ZeroOptimizer(Optimizer):
         """The optimizer's own."""
         return self.inner.options(group)
 
+    @again
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, or fill them with zeros, which keeps their memory."""
         for _, parameter in self._numbered():
@@ -268,6 +270,11 @@ class ZeroOptimizer(Optimizer):
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        self._update_parts()
+        return loss
+
+    @partial(again, kind=EXCHANGES)
+    def _update_parts(self) -> None:
         self._prepare()
         for mine, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             inner.update({name: value for name, value in mine.items() if name != "params"})
@@ -279,7 +286,6 @@ class ZeroOptimizer(Optimizer):
             self.inner.zero_grad()
             for band, part in outgoing:
                 band.exchange_parameters(part)
-        return loss
 
     def _bands(self) -> Iterator[Band]:
         return (band for bands in self.bands for band in bands)
@@ -310,6 +316,11 @@ class ZeroOptimizer(Optimizer):
             raise ValueError(f"max_norm={max_norm} given; wanted a number of 0 or more")
         if self._reduced:
             return clip_grad_norm_((p for _, p in self._numbered()), max_norm, norm_type)
+        return self._clip_parts(max_norm, norm_type)
+
+    @partial(again, kind=EXCHANGES)
+    def _clip_parts(self, max_norm: float, norm_type: float) -> Tensor:
+        """Of gradients that the ranks have not exchanged."""
         self._prepare()
         own = [segment.leaf for band in self._bands() for segment in band.segments]
         mine = clip_grad_norm_(own, inf, norm_type).item()

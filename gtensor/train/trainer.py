@@ -86,8 +86,7 @@ class Trainer:
         clip: the largest norm of the gradients; 0 for any.
         capture: "auto" captures steps (`gt.capture`); one that cannot be goes on as it is, of which
             a warning tells once. True: that is an error. False: none is captured, for a loss that
-            prints, say: a replay repeats nothing of Python's. Steps of several ranks, and batches
-            of more than tensors, are not.
+            prints, say: a replay repeats nothing of Python's. Batches of more than tensors are not.
         precision: "float32", or "bfloat16" or "float16" for mixed precision; the latter with a
             scaled loss.
         seed: of the order of the examples.
@@ -162,10 +161,7 @@ class Trainer:
         self.captions = captions or Captions(
             score="loss" if score is None else _name_of(score), score_is_loss=score is None)
         self._loss = loss
-        if capture is True and comm is not None:
-            raise ValueError("capture=True given to a trainer of several ranks, whose collectives "
-                             "no captured step can have; wanted 'auto' or False")
-        self.captured = gt_capture(self.gradients) if capture and comm is None else None
+        self.captured = gt_capture(self.gradients) if capture else None
         if self.captured is not None:
             self.captured.watch(loss)
         self._must_capture = capture is True

@@ -183,7 +183,7 @@ def _network(kind: str) -> Any:
     return gt.nn.Sequential(gt.nn.Linear(32, 16), gt.nn.Tanh(), gt.nn.Linear(16, 3))
 
 
-def trained(comm: Communicator | None, kind: str) -> list[float]:
+def trained(comm: Communicator | None, kind: str, captured: bool = False) -> list[float]:
     """Losses of a network on the ranks' uneven parts of a batch, or on all of it.
 
     The convolutions have synchronized norms, "zero" an optimizer with divided states.
@@ -201,16 +201,25 @@ def trained(comm: Communicator | None, kind: str) -> list[float]:
         optimizer = optimizer or ZeroOptimizer(parameters, make, comm, lr=0.01)
         own = slice(0, 7) if comm.rank == 0 else slice(7, 10)
         x, y = x[own], y[own]
-    losses = []
-    for _ in range(10):
+
+    def step(x: gt.Tensor, y: gt.Tensor) -> gt.Tensor:
         optimizer.zero_grad()
-        loss = ((model(gt.tensor(x)) - gt.tensor(y)) ** 2).mean()
+        loss = ((model(x) - y) ** 2).mean()
         loss.backward()
         optimizer.step()
+        return loss.detach()
+
+    run = gt.capture(step) if captured else step
+    losses = []
+    for i in range(10):
+        if captured and i == 6 and comm is not None and comm.rank:
+            run.clear()  # this rank records anew while the other one replays
+        loss = run(gt.tensor(x), gt.tensor(y))
         total = gt.tensor([loss.item() * len(x), len(x)], dtype="float64")
         if comm is not None:
             comm.all_reduce(total)
         losses.append(float((total[0] / total[1]).item()))
+    assert not captured or len(run.programs) == 1
     return losses
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,28 @@ def many_groups(comm: Communicator) -> int:
 
 def test_groups_that_were_dropped_are_freed() -> None:
     assert run_ranks(2, many_groups) == [1100 * 1099] * 2
+
+
+def dropped(comm: Communicator) -> list[float]:
+    """Rank 1 forgets what it gives, and its memory is used again, before rank 0 comes."""
+    past_first(comm)
+    found = []
+    for _ in range(20):
+        comm.barrier()
+        if comm.rank == 0:
+            time.sleep(0.01)
+        a = np.full(3, 1.0 + comm.rank)
+        work = comm.all_reduce(a, async_op=True)
+        if comm.rank == 0:
+            found += work.wait().tolist()
+        del a, work
+        others = [np.full(3, 9.0) for _ in range(100)]
+        del others
+    return found
+
+
+def test_a_collective_that_nobody_waits_for_keeps_its_array() -> None:
+    assert run_ranks(2, dropped)[0] == [3.0] * 60
 
 
 def test_debug_compares_all_calls_and_names_the_operation() -> None:

@@ -404,6 +404,17 @@ def test_training_is_that_of_one_process_and_goes_on_with_other_ranks(tmp_path: 
         "checkpoint.safetensors", "loss.png", "memory.png", "metrics.csv"}
 
 
+def test_a_recipe_of_several_ranks_trains_the_same_captured(tmp_path: Path) -> None:
+    found = []
+    for capture in ("yes", "no"):
+        done = launch("--", sys.executable, "-m", "gtensor", "train", "digits", "--epochs", "1",
+                      "--batch-size", "101", "--capture", capture, "--out",
+                      str(tmp_path / capture))
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        found.append((tmp_path / capture / "metrics.csv").read_text())
+    assert found[0] == found[1]
+
+
 def test_the_memory_of_a_ranks_step_adds_up(tmp_path: Path) -> None:
     """Both norms with the rank's half of a batch, and the buckets of its gradients."""
     done = launch("--", sys.executable, "-m", "gtensor", "train", "digits", "--epochs", "1",

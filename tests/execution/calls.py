@@ -801,13 +801,44 @@ def a_state_within() -> Calls:
 # -- other processes -------------------------------------------------------------------------------
 
 
-@refused("all_reduce of a communicator")
-def sums_of_ranks() -> Calls:
+@refused("the values of all_gather_object, which differ in each call")
+def objects_of_ranks() -> Calls:
+    comm = Communicator(Alone())
+
+    def step(x: gt.Tensor) -> gt.Tensor:
+        return x * comm.all_gather_object(2)[0]
+
+    return step, one
+
+
+@refused("done() of a collective differs in each call; wait() for it")
+def a_look_at_a_collective() -> Calls:
+    comm = Communicator(Alone())
+
+    def step(x: gt.Tensor) -> gt.Tensor:
+        work = comm.all_reduce(x * 2, async_op=True)
+        return work.wait() if work.done() else x
+
+    return step, one
+
+
+@refused("a collective that the step begins is not waited for in it")
+def a_collective_that_is_left() -> Calls:
     comm = Communicator(Alone())
 
     def step(x: gt.Tensor) -> gt.Tensor:
         y = x * 2
-        comm.all_reduce(y)
+        comm.all_reduce(y, async_op=True)
         return y
+
+    return step, one
+
+
+@refused("a communicator that is made in the step; make it before")
+def a_new_communicator() -> Calls:
+    comm = Communicator(Alone())
+
+    def step(x: gt.Tensor) -> gt.Tensor:
+        return gt.distributed.all_reduce(x, comm.duplicate())
 
     return step, one

@@ -6,9 +6,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.execution.steps import flow, fusing, pieces, signature, totals
+from gtensor.engine.handle.context import EXCHANGES
+from gtensor.engine.walk import slots
+from gtensor.execution.steps import flow, fusing, passes, pieces, signature, totals
+from gtensor.execution.steps.comparing import values_of
 from gtensor.execution.steps.program import Program
-from gtensor.execution.steps.recorder import Constant, Recorder
+from gtensor.execution.steps.recorder import Call, Constant, Recorder
 
 Context = AbstractContextManager[Any]
 
@@ -66,3 +69,37 @@ def arguments_of_the_recording() -> Context:
     def run(program: Program, arguments: Any, lasting: Any) -> Any:
         return right(program, first.setdefault(program, arguments), lasting)
     return patch.object(Program, "run", run)
+
+
+def collectives_without_order() -> Context:
+    """a collective may move behind another one"""
+    return patch.object(flow, "is_effect", lambda call: not isinstance(call, Call) or call.host)
+
+
+def _collective(listing: Any) -> int:
+    """The place of the first one."""
+    return next(i for i, c in enumerate(listing.calls) if getattr(c, "kind", "") == EXCHANGES)
+
+
+def collectives_dropped() -> Context:
+    """a pass leaves out a collective"""
+    return patch.object(passes, "drop_nothings",
+                        lambda listing: listing.calls.pop(_collective(listing)))
+
+
+def collectives_doubled() -> Context:
+    """a pass makes a collective twice"""
+    return patch.object(passes, "drop_nothings", lambda listing: listing.calls.insert(
+        _collective(listing), listing.calls[_collective(listing)]))
+
+
+def sums_of_ranks_folded() -> Context:
+    """what ranks sum counts as written only if the call returns it"""
+    return patch.object(passes, "values_written", lambda call: [
+        n for n in call.made if n is not None and n in values_of(call.args)])
+
+
+def copies_to_buckets_unrecorded() -> Context:
+    """the copy of a gradient into its bucket is not told"""
+    return patch.object(slots, "run_aside", lambda name, device, function, *arrays: device.path(
+        name, function)(*arrays))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from distributed import test_captured as ranks
 from execution import calls, programs
 from rich.errors import MarkupError
 
@@ -147,6 +148,7 @@ _LAYOUTS = "ops.elementwise.test_ufunc_layouts"
 _GRADIENTS = "ops.elementwise.test_elementwise_gradients"
 _INTERRUPTS = "engine.test_interrupts"
 _WHOLE = "optim.test_whole_steps"
+_RANKS = "distributed.test_captured"
 _CUBLAS, _CUBLASLT = "hostcuda.test_libraries_cublas", "hostcuda.test_libraries_cublaslt"
 _CUSOLVER, _CUFFT = "hostcuda.test_libraries_cusolver", "hostcuda.test_libraries_cufft"
 _CUB, _CURAND = "hostcuda.test_libraries_cub", "hostcuda.test_libraries_stubs"
@@ -426,6 +428,16 @@ FAULTS = [
           plants_capture.memory_outside_not_compared,
           ByTest("execution.test_captured_calls", "test_replays_equal_the_step",
                  make=calls.what_the_step_reads_from_outside, fuse=True)),
+    Fault("ranks make their collectives in one order", plants_capture.collectives_without_order,
+          ByTest(_RANKS, "test_collectives", make=ranks.crossed)),
+    Fault("no collective is left out", plants_capture.collectives_dropped,
+          ByTest(_RANKS, "test_collectives", make=ranks.into_given)),
+    Fault("a collective is made once", plants_capture.collectives_doubled,
+          ByTest(_RANKS, "test_collectives", make=ranks.into_given)),
+    Fault("what ranks sum is no constant", plants_capture.sums_of_ranks_folded,
+          ByTest(_RANKS, "test_collectives", make=ranks.in_place), raises=ValueError),
+    Fault("what is exchanged is in the bucket", plants_capture.copies_to_buckets_unrecorded,
+          ByTest(_RANKS, "test_training_is_the_same", name="mlp", size=2)),
     # untrusted files and states
     Fault("a size in a file is bounded before it is used", plants_files.header_unbounded,
           ByCheck(checks_files.sizes_are_bounded_before_anything_is_read)),

@@ -245,19 +245,22 @@ def test_a_step_that_is_captured_replays_as_the_next_ones(precision: str) -> Non
 
 @pytest.mark.parametrize("schedule", [None, warmed])
 def test_two_ranks_train_as_one(schedule: Any) -> None:
-    """The losses of the joint batch: each rank has a part of every one of them."""
-    def losses(comm: Any = None) -> list[float]:
-        net = gt.nn.Sequential(gt.nn.Linear(2, 8), gt.nn.Linear(8, 2))
+    """The losses of the joint batch: each rank has a part of every one of them, captured or not."""
+    def losses(comm: Any = None, capture: bool = True) -> list[float]:
+        net = gt.nn.Sequential(gt.nn.Linear(2, 8), gt.nn.BatchNorm1d(8), gt.nn.Linear(8, 2))
         for parameter in net.parameters():
             parameter.detach()[...] = 0.1
         trainer = Trainer(net, gt.optim.SGD(net.parameters(), lr=0.1), loss, epochs=2, clip=0.5,
-                          schedule=schedule, comm=comm, **data_of("dataset"))
+                          schedule=schedule, comm=comm, capture=capture, **data_of("dataset"))
         assert trainer.run()
+        assert not capture or "8 replays" in trainer.captured.report()
         return trainer.progress.losses
 
     alone = losses()
-    for found in in_threads(2, losses):
+    ranks = in_threads(2, losses)
+    for found in ranks:
         assert found == pytest.approx(alone, rel=1e-5)
+    assert ranks == in_threads(2, losses, False)
 
 
 # -- early stopping ------------------------------------------------------------------------------

@@ -46,11 +46,15 @@ class _State(threading.local):
 STATE = _State()
 
 
+EXCHANGES = "exchanges"
+
+
 def again(function: F, kind: str = "") -> F:
     """The function, which replays of a captured step call again: it reads or changes Python state.
 
     What it computes is not recorded; its result may have Tensors, and integers that it drew. Its
-    kind is "draws" if it only makes its result, "python" if it touches no tensor's memory.
+    kind is "draws" if it only makes its result, "python" if it touches no tensor's memory,
+    EXCHANGES if all ranks call it in the order of their other collectives.
     """
     function.again = kind  # type: ignore[attr-defined]
 

@@ -37,7 +37,7 @@ from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.handle.node import CONSUMED, FREE, WALKED, Node, Tape
 from gtensor.engine.handle.storage import BORROWED, GIVEN, UNREAD, Storage
 from gtensor.engine.handle.tensor import Tensor, check_like, wrap
-from gtensor.engine.tape.execute import run_noted
+from gtensor.engine.tape.execute import run_aside, run_noted
 from gtensor.engine.tape.record import Record
 from gtensor.engine.tape.taken import Takeable
 from gtensor.settings import settings
@@ -513,7 +513,7 @@ class RawStep(Step["Array"]):
             place = self._own(node.device, slot)
             self.slots[node] = place, None
         else:
-            node.device.path("gradient", node.device.xp.copyto)(place, array)
+            run_aside("gradient", node.device, node.device.xp.copyto, place, array)
             _release(hold)
         return place
 

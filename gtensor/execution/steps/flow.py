@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from gtensor.backend import host
+from gtensor.engine.handle.context import EXCHANGES
 from gtensor.engine.tape.op import registry
 from gtensor.execution.steps.comparing import values_of
 from gtensor.execution.steps.listing import Listing, makes, reads
@@ -31,15 +32,25 @@ def written_roots(call: Any, listing: Listing, piece: Piece | None) -> set[int]:
     return {id(listing.values[n].root) for n in numbers}
 
 
+def is_effect(call: Any) -> bool:
+    """Whether a call does what no value shows: such calls stay in their order."""
+    return not isinstance(call, Call) or call.host or call.kind == EXCHANGES
+
+
 def values_written(call: Call) -> list[int]:
-    """The values into which a call is known to write."""
+    """The values into which a call is known to write; of what ranks exchange all that it is given.
+    """
     given = {*reads(call)}
+    if call.kind == EXCHANGES:
+        return [*given]
     return [*[n for n in call.made if n is not None and n in given],
             *values_of(call.params.get("out"))]
 
 
 def only_results(call: Call) -> bool:
-    """Whether a call is known to write nothing but its results."""
+    """Whether a call is known to do nothing but to write its results."""
+    if is_effect(call):
+        return False
     if call.name.startswith("fused_") or call.function in (host().ones, host().empty):
         return True
     op = registry.get(call.name)
@@ -73,7 +84,7 @@ def dependences(listing: Listing, pieces: Sequence[Piece | None]) -> list[set[in
         roots = {id(values[n].root) for n in numbers if values[n].root is not None}
         writes = written_roots(call, listing, pieces[i])
         needs.update(made[n] for n in numbers if n in made)
-        if not isinstance(call, Call) or call.host:
+        if is_effect(call):
             if effect is not None:
                 needs.add(effect)
             effect = i

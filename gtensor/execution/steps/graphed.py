@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import Device, owner
+from gtensor.engine.handle.context import EXCHANGES
 from gtensor.engine.handle.node import Node
 from gtensor.engine.handle.storage import UNREAD
 from gtensor.engine.handle.tensor import Tensor, wrap
@@ -59,7 +60,11 @@ def graphable(recording: Recorder) -> Device | None:
     """The CUDA device on which a recording can be one graph; None if it cannot.
 
     All its values must lie there, and what only Python does must come before or after the updates.
+    Ranks exchange call by call: one may record anew while another replays, and both must count and
+    compare the same collectives.
     """
+    if any(isinstance(c, Call) and c.kind == EXCHANGES for c in recording.calls):
+        return None
     if len(recording.devices) != 1 or any(
             facts.root is not None and facts.root.on_host for facts in recording.values):
         return None

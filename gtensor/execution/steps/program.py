@@ -72,6 +72,8 @@ class Program:
                        for own, ref in recording.found.items()]
         self._lasting = bool(text.external or self._found)
         self._run = written(self.text, text.scope, "replay", "replay")
+        places = [device for device in recording.devices if device.type != "cpu"]
+        self._place = places[0] if len(places) == 1 else None  # it may not be CuPy's current one
         self._lines = text.lines
         self._told: Callable[..., list[Array]] | None = None
         self._build = results.builder()
@@ -88,6 +90,9 @@ class Program:
     def replay(self, arguments: Sequence[Tensor]) -> Any:
         """Run the program on these arguments. Raises Moved before anything is done."""
         lasting = self.lasting(arguments) if self._lasting else ()
+        if self._place is not None:
+            with self._place.running(None):
+                return self._build(arguments, self.run(arguments, lasting))
         return self._build(arguments, self.run(arguments, lasting))
 
     def serve(self, state: tuple[int, Any]) -> None:
@@ -218,7 +223,7 @@ class _Text:
         if call.host:
             return self._host_lines(call)
         function = _short(call, self._listing)
-        if self._is_told:
+        if self._is_told and (call.op is not None or not call.kind):  # collectives have a range
             function = functools.partial(tell, call, function)
         given = [self._code(a) for a in call.args]
         given += [f"{key}={self._code(a)}" for key, a in call.params.items()]

@@ -4,6 +4,8 @@ It listens while the step runs as always. Forward paths come from the event bus,
 compute comes through namespaces that note each call, sums of gradients likewise. What reads or
 changes Python's state (an optimizer's step, the numbers that a dropout draws) is one call of that
 function, marked by `engine.handle.context.again`, of which nothing is recorded but the results.
+What the ranks do together is told by `exchange`, or happens within a path: such calls are effects,
+which no pass drops, doubles or reorders.
 
 An array is known by its memory's owner and its layout, for as long as the owner lives: weak
 references keep nothing alive. Memory that no call has made is an argument's, or external: it must
@@ -23,6 +25,7 @@ import numpy as np
 
 from gtensor.backend import Device, device_of, owner
 from gtensor.engine.handle.arrays import layout
+from gtensor.engine.handle.context import EXCHANGES
 from gtensor.engine.handle.namespaces import raw
 from gtensor.engine.handle.node import Node, next_seq
 from gtensor.engine.handle.tensor import Tensor
@@ -81,7 +84,7 @@ class Call:
     op: Any = None  # the definition, of a forward path
     within: tuple[str, str] = "", ""  # the phase and the running module, as events have them
     host: bool = False  # a function that is called again: its results are Tensors and integers
-    kind: str = ""  # of that: see `engine.handle.context.again`
+    kind: str = ""  # EXCHANGES, or of such a function: see `engine.handle.context.again`
 
     def place(self) -> str:
         """The user's line."""
@@ -125,13 +128,14 @@ class Root:
     values: dict[Any, int] = field(default_factory=dict)
     on_host: bool = False
     gradient: bool = False  # a `.grad` of before the step
+    stored: bool = False  # a `.grad` that a backward pass of the step has made, as in a bucket
 
 
 @dataclass(eq=False, slots=True)
 class Facts:
     """What is known of a value: its kind, its memory, shape and dtype."""
 
-    kind: str  # "argument", "external", "made", "integer"
+    kind: str  # "argument", "external", "made", "object" (an integer, a collective under way)
     shape: tuple[int, ...]
     dtype: np.dtype | None
     root: Root | None
@@ -155,7 +159,9 @@ class Recorder:
         self.devices: set[Device] = set()  # on which calls have run
         self.first = next_seq()  # nodes of the step have larger numbers
         self._roots: dict[int, Root] = {}
-        self._integers: dict[int, tuple[int, int]] = {}  # id -> the integer, its value's number
+        self._objects: dict[int, tuple[Any, int]] = {}  # id -> the object, its value's number
+        self._within = 0  # of how many paths and exchanges this is told
+        self._together = False  # whether the ranks have exchanged within
         self._arguments = arguments
         self._nodes = {x._node: i for i, x in enumerate(arguments) if x._node is not None}
         self._cleared: set[Node] = set()  # whose `.grad` the step has written
@@ -171,12 +177,53 @@ class Recorder:
 
     # -- what is told -----------------------------------------------------------------------------
 
+    def op_begins(self, event: OpEvent) -> None:
+        """A path is about to run."""
+        if here.recorder is self and event.phase == "forward":
+            self._within += 1
+
     def op_ends(self, event: OpEvent) -> None:
         """A path has run; what a rule did was told by its namespace."""
-        if here.recorder is not self or event.phase != "forward" or event.error is not None:
+        if here.recorder is not self or event.phase != "forward":
             return
-        event.result = self.note(event.op.name, event.function, event.args, event.params,
-                                 event.result, event.op)
+        self._within -= 1
+        if event.error is None:
+            event.result = self.note(event.op.name, event.function, event.args, event.params,
+                                     event.result, event.op)
+
+    def noted(
+        self, name: str, path: Callable[..., Any], args: Sequence[Any], params: dict[str, Any]
+    ) -> Any:
+        """The result of a path that a rule calls, which is noted."""
+        self._within += 1
+        try:
+            result = path(*args, **params)
+        finally:
+            self._within -= 1
+        return self.note(name, path, args, params, result)
+
+    def exchange(
+        self, function: Callable[..., Any], args: Sequence[Any], params: dict[str, Any]
+    ) -> Any:
+        """The result of what all ranks do together, which each replay does again.
+
+        It is given arrays in place of tensors then. Its result may be an object that a later one is
+        given, such as a collective under way.
+        """
+        if self._within:  # the path that is running is what replays call
+            self._together = True
+            return function(*args, **params)
+        self._within += 1
+        try:
+            result = function(*args, **params)
+        finally:
+            self._within -= 1
+        args = [x._array if isinstance(x, Tensor) else x for x in args]
+        params = {key: x._array if isinstance(x, Tensor) else x for key, x in params.items()}
+        self._together = True
+        self.note(function.__qualname__, function, args, params,
+                  result._array if isinstance(result, Tensor) else result)
+        return result
 
     def note(
         self, name: str, function: Callable[..., Any], args: Sequence[Any], params: dict[str, Any],
@@ -191,18 +238,22 @@ class Recorder:
         named = {key: self._coded(a) for key, a in params.items()}
         several = type(result) in (tuple, list)
         results = list(result) if several else [result]
+        kind = EXCHANGES if self._together else ""
+        self._together = self._together and bool(self._within)  # until the outermost call
         made: list[int | None] = []
         scalars = []
         for i, a in enumerate(results):
             if isinstance(a, np.generic):
                 results[i] = a = np.asarray(a)
                 scalars.append(i)
-            made.append(self._made(a, where) if _is_array(a) else None)
+            made.append(self._made(a, where) if _is_array(a) else self._object(a, where)
+                        if kind and a is not None else None)
         device = next((device_of(a) for a in results if _is_array(a)), None)
         if device is not None and device not in self.devices:
             self.devices.add(device)
         self.calls.append(Call(name, function, given, named, tuple(made), several,
-                               frozenset(scalars), device, where, op, (here.phase, here.module)))
+                               frozenset(scalars), device, where, op, (here.phase, here.module),
+                               kind=kind))
         if not several:
             return results[0]
         return tuple(results) if type(result) is tuple else results
@@ -233,16 +284,14 @@ class Recorder:
                                 "draw them before, and pass them as an argument")
             elif type(x) is int and x > _SMALL_INTEGERS:
                 if repeating():  # a checkpoint draws its seeds again
-                    again = next((n for y, n in self._integers.values() if y == x), None)
+                    again = next((n for y, n in self._objects.values() if y == x), None)
                     if again is None:
                         self.refuse("numbers were drawn within gt.random.seeded(); draw them "
                                     "before, and pass them as an argument")
                     else:
-                        self._integers[id(x)] = x, again
+                        self._objects[id(x)] = x, again
                         return result
-                self.values.append(Facts("integer", (), None, None, where=where))
-                self._integers[id(x)] = x, len(self.values) - 1
-                made.append(len(self.values) - 1)
+                made.append(self._object(x, where))
             else:
                 made.append(None)
         self.calls.append(Call(
@@ -265,8 +314,8 @@ class Recorder:
     def wrote(self, tensor: Tensor) -> None:
         """A write through the tensor's handle was counted."""
         root = self._roots.get(id(owner(tensor._array)))
-        if root is not None and root.made:
-            return  # no one else has seen it
+        if root is not None and (root.made or root.stored):
+            return  # no one else has this handle
         argument, itself = self.argument_of(tensor), True
         if argument is None and root is not None:
             argument, itself = root.argument, False
@@ -291,6 +340,8 @@ class Recorder:
             if total is not None and total._node is not None:
                 self.refuse("a gradient with a history was stored in .grad; use gt.grad() for it")
             entries.append((own, None if total is None else self.number(total._array), empty))
+            if walked and total is not None:
+                self._roots[id(owner(total._array))].stored = True
         self.calls.append(Stored(entries, _here()))
 
     def finds(self, node: Node, grad: Tensor | None) -> None:
@@ -375,6 +426,9 @@ class Recorder:
 
     def end(self) -> None:
         """The step has returned: its arguments must be as they were, but for their values."""
+        if not all(getattr(value, "ended", True) for value, _ in self._objects.values()):
+            self.refuse("a collective that the step begins is not waited for in it; wait() for it")
+        self._objects.clear()  # a collective refers to its arrays
         self.calls = [c for c in self.calls if not isinstance(c, Written) or c.lasts()]
         for i, (x, (array, node)) in enumerate(zip(self._arguments, self._given, strict=True)):
             if x._array is not array or x._node is not node:
@@ -402,7 +456,7 @@ class Recorder:
     def release(self) -> None:
         """Forget what only recording needs: a kept recording keeps no argument alive."""
         self._arguments, self._given = (), []
-        for known in (self._nodes, self._roots, self._integers):
+        for known in (self._nodes, self._roots):
             known.clear()
 
     def reason(self) -> str | None:
@@ -437,6 +491,12 @@ class Recorder:
                 return known
         return self._value(root, array, "made", where)
 
+    def _object(self, value: Any, where: tuple[CodeType, int]) -> int:
+        """The number of a new value that is no array."""
+        self.values.append(Facts("object", (), None, None, where=where))
+        self._objects[id(value)] = value, len(self.values) - 1
+        return len(self.values) - 1
+
     def _is_made(self, array: Array) -> bool:
         root = self._roots.get(id(owner(array)))
         return root is not None and root.made
@@ -447,13 +507,12 @@ class Recorder:
             if isinstance(value, np.ndarray) and not value.ndim and not value.flags.writeable:
                 return Constant(value)
             return Value(self.number(value))
-        kind = type(value)
-        if kind is int:
-            known = self._integers.get(id(value))
-            return Value(known[1]) if known is not None else value
+        known = self._objects.get(id(value))
+        if known is not None:
+            return Value(known[1])
         if isinstance(value, (tuple, list)):
             return like(value, [self._coded(item) for item in value])
-        if kind is dict:
+        if type(value) is dict:
             return {key: self._coded(item) for key, item in value.items()}
         return value
 
@@ -517,10 +576,9 @@ class _Noting:
         path, recorder = getattr(self._raw, name), self._recorder
 
         def noted(*args: Any, **params: Any) -> Any:
-            result = path(*args, **params)
             if here.recorder is not recorder:
-                return result
-            return recorder.note(name, path, args, params, result)
+                return path(*args, **params)
+            return recorder.noted(name, path, args, params)
 
         if hasattr(path, "batch"):
             noted.batch = path.batch  # type: ignore[attr-defined]  # of `ns.formula`
