@@ -272,10 +272,13 @@ def test_relaxed_fusing_folds_numbers() -> None:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def rows_program(seed: int) -> tuple[Any, Any]:
-    """A random function of large arrays, their rows' reductions, and sums of all."""
+ROWS = [((140,), 140), ((300,), 257), ((9000,), 3), ((7, 60), 130)]
+
+
+def rows_program(seed: int, sizes: list[tuple[tuple[int, ...], int]] = ROWS) -> tuple[Any, Any]:
+    """A random function of arrays, their rows' reductions, and sums of all."""
     rng = np.random.default_rng(seed)
-    lead, width = [((140,), 140), ((300,), 257), ((9000,), 3), ((7, 60), 130)][seed % 4]
+    lead, width = sizes[seed % len(sizes)]
     dtype = "float64" if seed % 5 == 4 else "float32"
     kinds = [(*lead, width), (*lead, width), (width,), (*lead, 1), lead, ()]
     plan = [(rng.choice(["one", "two", "two", "two", "reduce", "reduce", "column", "total"]),
@@ -290,7 +293,7 @@ def rows_program(seed: int) -> tuple[Any, Any]:
                 x = [gt.exp, gt.abs, gt.nn.functional.gelu, gt.sign, gt.square][r[2] % 5](x * 0.25)
             elif kind == "two" and (x.shape == y.shape or x.ndim == len(lead) + 1):
                 x = [gt.add, gt.subtract, gt.multiply, gt.maximum][r[2] % 4](x, y) if (
-                    y.shape != lead or lead == (140,) or x.shape == lead) else x + y[..., None]
+                    y.shape != lead or lead == (width,) or x.shape == lead) else x + y[..., None]
             elif kind == "reduce" and x.shape == (*lead, width):
                 name = ["sum", "max", "mean", "min"][r[2] % 4]
                 x = getattr(x, name)(axis=-1, keepdims=bool(r[3] % 2))

@@ -4,6 +4,7 @@
 |---|---|
 | `recorder.py` | what a step does, as calls on numbered values |
 | `comparing.py` | whether two recordings are the same program |
+| `numbers.py` | which floats among the arguments are live |
 | `listing.py` | the calls and values that passes change |
 | `passes.py` | dead calls, constants, versions of overwritten memory |
 | `flow.py` | the order that memory asks for |

@@ -7,7 +7,7 @@ import inspect
 import re
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any, Generic, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
@@ -16,11 +16,20 @@ from gtensor.engine.handle.context import STATE, casting, current_casts
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import Traced
 from gtensor.execution.steps.comparing import difference
+from gtensor.execution.steps.numbers import FRAMES, Number, follow, numbers_of
 from gtensor.execution.steps.outside import Outside
 from gtensor.execution.steps.program import Moved, NoGraph, Program
 from gtensor.execution.steps.recorder import CaptureError, Recorder
 from gtensor.execution.steps.results import Results
-from gtensor.execution.steps.signature import changed, described, is_gone, same_call, signature
+from gtensor.execution.steps.signature import (
+    changed,
+    described,
+    for_any,
+    for_some,
+    is_gone,
+    same_call,
+    signature,
+)
 from gtensor.func.trees import leaves
 from gtensor.system import structure
 from gtensor.system.bus import Registered, bus, here
@@ -53,6 +62,7 @@ class Captured(Generic[P, R]):
         self._found = self._outside.state()
         self._eager = False
         self._anew = 0  # calls since the last replay that were recorded although there is a program
+        self._live: dict[Hashable, frozenset[str]] = {}  # floats, by signatures for any of them
         self._last: _Last | None = None  # the signature of the last call
         self._graphs: Any = None  # what the graphs of CUDA devices share
 
@@ -71,24 +81,37 @@ class Captured(Generic[P, R]):
         last = self._last
         with self._lock:
             if last is not None and not kwargs and last.same(args):
-                return self._call(last.known, args, args, kwargs)  # type: ignore[arg-type]
+                return self._call(last.known, *last.parts(args), args, kwargs)
         found = [*leaves(args), *leaves(kwargs)]
         tensors = [x for _, x in found if isinstance(x, Tensor)]
         if any(isinstance(x, Traced) for x in tensors):
             return self.function(*args, **kwargs)
         key = signature(_name(self.function), (args, kwargs), found)
+        numbers = numbers_of(self.function, args, kwargs)
         with self._lock:
-            known = self._signatures.get(key)
-            if known is None:
-                self._signatures = {k: v for k, v in self._signatures.items() if not is_gone(k)}
-                known = self._signatures[key] = _Signature()
-                self._warn_of_many()
-            same = None if kwargs else same_call(args)
-            self._last = None if same is None else _Last(same, known)
-            return self._call(known, tensors, args, kwargs)
+            floats, live = None, frozenset[str]()
+            if numbers:
+                floats = _Floats(for_any(key, numbers), numbers)
+                live = self._live.get(floats.key, frozenset(numbers))
+                key = floats.signature(live)
+            known = self._signature(key)
+            same = None if kwargs else same_call(args, live)
+            self._last = None if same is None else _Last(same, known, floats)
+            return self._call(known, tensors, floats, args, kwargs)
+
+    def _signature(self, key: Hashable) -> _Signature:
+        """What is known of a signature."""
+        known = self._signatures.get(key)
+        if known is None:
+            self._signatures = {k: v for k, v in self._signatures.items() if not is_gone(k)}
+            self._live = {k: v for k, v in self._live.items() if not is_gone(k)}
+            known = self._signatures[key] = _Signature()
+            self._warn_of_many()
+        return known
 
     def _call(
-        self, known: _Signature, tensors: Sequence[Tensor], args: Any, kwargs: Any
+        self, known: _Signature, tensors: Sequence[Tensor], floats: _Floats | None, args: Any,
+        kwargs: Any,
     ) -> Any:
         """Replay the program of a signature; run and record the function where there is none."""
         state = self._state()
@@ -97,22 +120,23 @@ class Captured(Generic[P, R]):
             program = known.program(state, tensors)
         if program is None:
             self._warn_of_changes(known, state)
-            return self._record(known, None, tensors, args, kwargs)
+            return self._record(known, None, tensors, floats, args, kwargs)
         known.replays += 1
         self._anew = 0
         if self._check and not known.replays % self._check:
-            return self._record(known, program, tensors, args, kwargs)
+            return self._record(known, program, tensors, floats, args, kwargs)
+        given = tensors if floats is None else program.given(tensors, floats.numbers)
         try:
-            return program.replay(tensors)
+            return program.replay(given)
         except NoGraph as error:
             warnings.warn(f"{_name(self.function)} cannot be one graph: {error}; its replays "
                           "launch each kernel by itself", stacklevel=3)
             plain = Program(program.recording, program.results, program.state, self._fuse)
             known.programs[known.programs.index(program)] = plain
-            return plain.replay(tensors)
+            return plain.replay(given)
         except Moved:
             known.programs.remove(program)
-            return self._record(known, None, tensors, args, kwargs)
+            return self._record(known, None, tensors, floats, args, kwargs)
 
     def _state(self) -> tuple[int, Any]:
         """What programs take for granted: the structure, and what the function reads outside."""
@@ -121,7 +145,7 @@ class Captured(Generic[P, R]):
 
     def _record(
         self, known: _Signature, program: Program | None, tensors: Sequence[Tensor],
-        args: Any, kwargs: Any,
+        floats: _Floats | None, args: Any, kwargs: Any,
     ) -> Any:
         """Run the function as always, record it, and compare it with a program, or with others."""
         recorder, casts = Recorder(tensors), current_casts()
@@ -144,6 +168,8 @@ class Captured(Generic[P, R]):
         if self._outside.state() is not self._found:  # what it reads may depend on what it finds
             self._outside = Outside(self._reader)
             self._found = self._outside.state()
+        if reason is None and floats is not None:
+            known = self._follow(known, recorder, floats)
         if reason is None and program is not None:
             reason = difference(program.recording, recorder, (program.results, results))
         elif reason is None:
@@ -154,6 +180,18 @@ class Captured(Generic[P, R]):
             error.result = result
             raise error
         return result
+
+    def _follow(self, known: _Signature, recorder: Recorder, floats: _Floats) -> _Signature:
+        """Note which floats are live; the signature of the call, which may be another now."""
+        before = self._live.get(floats.key, frozenset(floats.numbers))
+        live = frozenset() if FRAMES & {*self._outside.attributes} else follow(
+            recorder, self.function, floats.numbers, before)
+        self._live[floats.key] = live
+        if live == before:
+            return known
+        self._signatures = {k: v for k, v in self._signatures.items() if v is not known}
+        self._last = None
+        return self._signature(floats.signature(live))
 
     def _made(self, recorder: Recorder, results: Results, state: tuple[int, Any]) -> Program:
         """The program of a recording; on a CUDA device it is a graph, if it can be one."""
@@ -235,6 +273,7 @@ class Captured(Generic[P, R]):
         """Forget all programs."""
         with self._lock:
             self._signatures.clear()
+            self._live.clear()
             self._last = None
 
     @contextmanager
@@ -290,11 +329,32 @@ class _Signature:
         return reason if len(self.recordings) == _FEW else None
 
 
+class _Floats(NamedTuple):
+    """Floats among the arguments of a call, and its signature for any of them."""
+
+    key: Hashable
+    numbers: dict[str, Number]
+
+    def signature(self, live: Collection[str]) -> Hashable:
+        """The signature for any of the live ones."""
+        return for_some(self.key, {path: number.value for path, number in self.numbers.items()
+                                   if path not in live})
+
+
 class _Last(NamedTuple):
     """Whether a call has the signature of an earlier one, and what is known of that."""
 
     same: Callable[[tuple[Any, ...]], bool]
     known: _Signature
+    floats: _Floats | None
+
+    def parts(self, args: tuple[Any, ...]) -> tuple[Sequence[Tensor], _Floats | None]:
+        """The tensors and the floats among arguments of that signature."""
+        if self.floats is None:
+            return args, None
+        key, numbers = self.floats
+        return [x for x in args if type(x) is Tensor], _Floats(key, {
+            path: Number(n.name, n.place, args[n.place]) for path, n in numbers.items()})
 
 
 def _stop(listener: Registered, recorder: Recorder) -> None:
@@ -344,7 +404,9 @@ def capture(
 
     Args:
         function: of tensors, also in lists, tuples, dicts and dataclasses; other arguments are part
-            of the signature. Without one, `capture` returns a decorator.
+            of the signature, but for floats that the function only adds to tensors, subtracts,
+            multiplies or divides: their values are live. Without one, `capture` returns a
+            decorator.
         fuse: whether elementwise ops are composed; "relaxed" also folds constants, which changes
             the last bits.
         check: every so many calls the step runs as it is and is compared with its program; 0 is

@@ -7,6 +7,7 @@ of small ones save Python's calls and need share nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ from gtensor.execution.steps.rows import row_calls
 from gtensor.execution.steps.totals import SMALL, Total, total_of
 
 _MOST = 48  # values of a kernel, whose arguments have 4 KB
+_FEW = 3  # calls in a row of a smaller shape that a kernel repeats for each element
 
 
 def fuse_pieces(listing: Listing, relaxed: bool = False) -> None:
@@ -48,6 +50,19 @@ def fuse_pieces(listing: Listing, relaxed: bool = False) -> None:
         else:
             calls += _joined(listing, pieces, unit, relaxed, users, returned)
     listing.calls[:] = calls
+
+
+def leave_out_views(listing: Listing) -> None:
+    """On CUDA, let elementwise calls read what was broadcast: the views stand between calls."""
+    for i, (call, piece) in enumerate(zip(*_narrow_pieces(listing), strict=True)):
+        before = listing.calls[i]
+        if piece is None or call is before or call.device.type != "cuda" or not all(
+                isinstance(a, Value) or a is b
+                for a, b in zip(call.args, before.args, strict=True)):
+            continue
+        shapes = [listing.values[n].shape for n in reads(call)]
+        if np.broadcast_shapes(*shapes) == listing.values[call.made[0]].shape:
+            listing.calls[i] = call
 
 
 def _narrow_pieces(listing: Listing) -> tuple[list[Any], list[Piece | None]]:
@@ -92,7 +107,7 @@ def pieces_as_members(
 ) -> list[Member | None]:
     """Elementwise calls of one shape; of large arrays those that share a value."""
     found: list[Member | None] = []
-    values = listing.values
+    values, wanted = listing.values, _wanted_shapes(listing, narrow, pieces)
     for call, piece in zip(narrow, pieces, strict=True):
         total = total_of(call, listing)
         if total is not None:
@@ -104,20 +119,44 @@ def pieces_as_members(
         facts = listing.values[call.made[0]]
         on_cuda = call.device.type == "cuda"
         small, mine = size_of(facts) * 8 <= SMALL, {*reads(call), call.made[0]}
-        shape = facts.shape
+        shape = wanted.get(call.made[0], facts.shape)
 
         def fits(
             unit: Unit, small: bool = small, mine: set[int] = mine, on_cuda: bool = on_cuda,
             shape: tuple[int, ...] = shape,
         ) -> bool:
-            if any(values[n].shape != shape for n in mine if n in unit.made):
+            if any(wanted.get(n, values[n].shape) != shape for n in mine if n in unit.made):
                 return False  # a sum of all, which is there when the last tile is done
             if on_cuda:
                 return len(unit.values | mine) <= _MOST
             return small or not mine.isdisjoint(unit.values)
 
-        found.append(Member((facts.shape, call.device), piece.dtype, {*reads(call)}, call.made[0],
-                            fits))
+        found.append(Member((shape, call.device), piece.dtype, {*reads(call)}, call.made[0], fits))
+    return found
+
+
+def _wanted_shapes(
+    listing: Listing, narrow: Sequence[Any], pieces: Sequence[Piece | None]
+) -> dict[int, tuple[int, ...]]:
+    """Of values that a single call of a larger shape uses that shape, on CUDA.
+
+    Its kernel computes such a value for each element, which takes less time than a launch.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    depth: dict[int, int] = {}
+    users, returned = users_of(listing), {*listing.returned}
+    for i in reversed(range(len(narrow))):
+        if pieces[i] is None or narrow[i].device.type != "cuda":
+            continue
+        (made,) = narrow[i].made
+        using = users.get(made, set())
+        user = next(iter(using), i)
+        if len(using) != 1 or made in returned or pieces[user] is None:
+            continue
+        (result,) = narrow[user].made
+        shape = found.get(result, listing.values[result].shape)
+        if shape != listing.values[made].shape and depth.get(result, 0) < _FEW:
+            found[made], depth[made] = shape, depth.get(result, 0) + 1
     return found
 
 
@@ -133,6 +172,11 @@ def _joined(
     users: dict[int, set[int]], returned: set[int],
 ) -> list[Call]:
     """The one call of a unit; none if nothing else uses what it makes."""
+    before = _apart(listing, pieces, unit, users)
+    unit.calls = [i for i in unit.calls if i not in before]
+    if before:
+        first = [listing.calls[i] for i in before]
+        return [*first, *_joined(listing, pieces, unit, relaxed, users, returned)]
     inside, narrow = {*unit.calls}, [i for i in unit.calls if pieces[i] is not None]
     made = {listing.calls[i].made[0]: i for i in narrow}
     outputs = [n for n in made if n in returned or not users.get(n, inside) <= inside]
@@ -171,6 +215,21 @@ def _joined(
         function = fused_function(graph, shape, dtype, names, layouts, name, [*sums.values()])
     return [Call(name, function, args, {}, tuple(results), len(results) > 1, frozenset(),
                  last.device, last.where), *after]
+
+
+def _apart(
+    listing: Listing, pieces: Sequence[Piece | None], unit: Unit, users: dict[int, set[int]]
+) -> list[int]:
+    """The calls of a smaller shape than the unit's whose values are used outside of it."""
+    shapes = {i: listing.values[listing.calls[i].made[0]].shape for i in unit.calls
+              if pieces[i] is not None}
+    largest = max(shapes.values(), key=lambda shape: (math.prod(shape), len(shape)))
+    found: list[int] = []
+    for i in reversed(shapes):
+        using = users.get(listing.calls[i].made[0], set())
+        if shapes[i] != largest and not using <= {*unit.calls} - {*found}:
+            found.insert(0, i)
+    return found
 
 
 def take_over(listing: Listing) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.execution.steps.comparing import values_of
+from gtensor.execution.steps.numbers import Live
 from gtensor.execution.steps.recorder import (
     Call,
     Facts,
@@ -87,8 +89,26 @@ def listed(recording: Recorder, returned: Iterable[int]) -> Listing:
                 values[number] = replace(facts, kind="external")  # such as a transposed weight
                 continue
         calls.append(call)
-    return Listing(calls, values, [*returned], {n: key[2] for n, key in keys.items()},
-                   {n: key[0] for n, key in keys.items()})
+    strides = {n: key[2] for n, key in keys.items()}
+    addresses = {n: key[0] for n, key in keys.items()}
+    known: dict[Live, Value] = {}
+    for number, live in enumerate(lives_of(recording), len(values)):
+        known[live] = Value(number)
+        strides[number], addresses[number] = (), 0
+    calls = [replace(call, args=tuple([known[x] if type(x) is Live else x for x in call.args]))
+             if isinstance(call, Call) and not call.host and any(type(x) is Live for x in call.args)
+             else call for call in calls]
+    for k, live in enumerate(known):
+        root = Root(weakref.ref(recording), False, None)
+        values.append(Facts("argument", (), live.dtype, root, contiguous=True, dense=True,
+                            argument=len(recording.owners) + k))
+    return Listing(calls, values, [*returned], strides, addresses)
+
+
+def lives_of(recording: Recorder) -> list[Live]:
+    """The live numbers that a program takes as further arguments, in their order."""
+    return [*dict.fromkeys([x for call in recording.calls if isinstance(call, Call)
+                            for x in call.args if type(x) is Live])]
 
 
 def reads(call: Any) -> list[int]:

@@ -247,7 +247,7 @@ class Outside:
     def __init__(self, function: Callable[..., Any]) -> None:
         walk = _Walk(function)
         self.whole = walk.whole
-        self._attributes = tuple(sorted(walk.attributes))
+        self.attributes = tuple(sorted(walk.attributes))  # that the code names
         cells = [p for p in walk.places if type(p.source) is types.CellType]
         named = [p for p in walk.places if p.key is not None]
         self._calls = [p for p in walk.places if p not in cells and p not in named]
@@ -332,7 +332,7 @@ class Outside:
 
     def _namespace(self, value: Any, depth: int) -> Token:
         found = {} if not depth else {
-            name: self._token(held, depth - 1) for name in self._attributes
+            name: self._token(held, depth - 1) for name in self.attributes
             if (held := _attribute(value, name)) is not _MISSING}
         return _Attributes(type(value), _identity(value), tuple(found), tuple(found.values()))
 

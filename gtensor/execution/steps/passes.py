@@ -18,7 +18,7 @@ from gtensor.execution.steps.flow import (
     only_results,
     values_written,
 )
-from gtensor.execution.steps.fusing import fuse_pieces, take_over
+from gtensor.execution.steps.fusing import fuse_pieces, leave_out_views, take_over
 from gtensor.execution.steps.listing import Listing, listed, makes, reads, renamed, size_of
 from gtensor.execution.steps.pieces import one_number, piece_of
 from gtensor.execution.steps.recorder import (
@@ -41,6 +41,8 @@ def improved(recording: Recorder, returned: Iterable[int], fuse: bool | str) -> 
     fold_constants(listing)
     drop_dead(listing)
     if fuse:
+        leave_out_views(listing)
+        drop_dead(listing)
         fuse_pieces(listing, relaxed=fuse == "relaxed")
         drop_dead(listing)
         take_over(listing)

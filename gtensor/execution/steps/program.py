@@ -23,7 +23,8 @@ from gtensor.engine.tape.execute import Aside
 from gtensor.engine.tape.op import registry
 from gtensor.execution.steps.comparing import named as _named
 from gtensor.execution.steps.comparing import values_of
-from gtensor.execution.steps.listing import Listing, makes, reads
+from gtensor.execution.steps.listing import Listing, lives_of, makes, reads
+from gtensor.execution.steps.numbers import Number
 from gtensor.execution.steps.passes import improved
 from gtensor.execution.steps.recorder import Call, Constant, Recorder, Stored, Value, Written
 from gtensor.func.trees import leaves
@@ -77,6 +78,13 @@ class Program:
         self._lines = text.lines
         self._told: Callable[..., list[Array]] | None = None
         self._build = results.builder()
+        self._numbers = lives_of(recording)
+
+    def given(self, tensors: Sequence[Tensor], numbers: dict[str, Number]) -> Sequence[Tensor]:
+        """The arguments of `replay`: tensors, and the live numbers as such."""
+        if not self._numbers:
+            return tensors
+        return [*tensors, *[number.tensor(numbers) for number in self._numbers]]
 
     def _telling(self) -> Callable[..., list[Array]]:
         """The same text, whose calls are told to listeners as those of the step were."""

@@ -158,6 +158,7 @@ class Recorder:
         self.refusals: list[str] = []
         self.devices: set[Device] = set()  # on which calls have run
         self.first = next_seq()  # nodes of the step have larger numbers
+        self.higher = False  # whether rules were recorded as ops, to be differentiated again
         self._roots: dict[int, Root] = {}
         self._objects: dict[int, tuple[Any, int]] = {}  # id -> the object, its value's number
         self._within = 0  # of how many paths and exchanges this is told
@@ -370,6 +371,7 @@ class Recorder:
     def listen(self, step: Any) -> None:
         """A walk begins: its rules compute in namespaces that note what they do."""
         if not isinstance(step, RawStep):
+            self.higher = True
             return  # of Tensors, whose ops are told
         step.arrays = step.namespaces = self._namespaces
         if isinstance(step, StackedStep):

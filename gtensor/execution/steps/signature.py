@@ -7,7 +7,7 @@ Python text that compares a later call with it, for what most calls are: a few t
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,20 @@ class _Text(str):
         return super().__new__(cls, repr(value))
 
 
+_ANY = str.__new__(_Text, "any")
+
+
+def for_any(key: Any, numbers: Collection[str]) -> Hashable:
+    """A signature for any values of the floats at these paths."""
+    return (key[0], *[(*e[:2], _ANY) if e[0] in numbers else e for e in key[1:]])
+
+
+def for_some(key: Any, numbers: dict[str, float]) -> Hashable:
+    """The signature that has these values of floats, by their paths."""
+    return key if not numbers else (key[0], *[
+        (*e[:2], _Text(numbers[e[0]])) if e[0] in numbers else e for e in key[1:]])
+
+
 def is_gone(key: Any) -> bool:
     """Whether a signature has an object that lives no more."""
     return any(isinstance(entry[2], weakref.ref) and entry[2]() is None for entry in key[1:])
@@ -118,9 +132,16 @@ def changed(before: Any, last: Any) -> str:
     return "the number of arguments"
 
 
-def same_call(args: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None:
-    """Whether other arguments by position have the signature of these; None where it takes more."""
-    if len(args) > _FEW or current_casts() is not None or any(type(x) is not Tensor for x in args):
+def same_call(
+    args: tuple[Any, ...], live: Collection[str]
+) -> Callable[[tuple[Any, ...]], bool] | None:
+    """Whether other arguments by position have the signature of these; None where it takes more.
+
+    The floats at the live paths may have any values.
+    """
+    floats = [i for i, x in enumerate(args) if type(x) is float and f"[{i}]" in live]
+    if len(args) > _FEW or current_casts() is not None or any(
+            type(x) is not Tensor and i not in floats for i, x in enumerate(args)):
         return None
     scope: dict[str, Any] = {"Tensor": Tensor, "Leaf": Leaf, "grad_enabled": grad_enabled,
                              "current_casts": current_casts, "default_device": default_device,
@@ -128,8 +149,11 @@ def same_call(args: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None
     lines = ["def same(args):", f"    if len(args) != {len(args)}: return False"]
     if args:
         lines.append(f"    {''.join(f'x{i}, ' for i in range(len(args)))}= args")
-    owners = []
+    owners: dict[int, Any] = {}
     for i, x in enumerate(args):
+        if i in floats:
+            lines.append(f"    if type(x{i}) is not float: return False")
+            continue
         array = x._array
         scope |= {f"shape{i}": array.shape, f"dtype{i}": array.dtype, f"strides{i}": array.strides,
                   f"device{i}": x._device}
@@ -140,12 +164,11 @@ def same_call(args: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], bool] | None
                   f"            or {node}): return False"]
         if len(args) > 1:
             lines += [f"    b{i} = a{i}.base", f"    if type(b{i}) is not type(a{i}): b{i} = a{i}"]
-            owners.append(owner(array))
-    for i, one in enumerate(owners):
-        for j in range(i):
-            if one is owners[j]:
-                return None  # then it matters how they lie
-            lines.append(f"    if b{i} is b{j}: return False")
+            for j, one in owners.items():
+                if one is owner(array):
+                    return None  # then it matters how they lie
+                lines.append(f"    if b{i} is b{j}: return False")
+            owners[i] = owner(array)
     lines.append(f"    return (grad_enabled() is {grad_enabled()} and current_casts() is None"
                  " and default_device() is place)")
     return written("\n".join(lines), scope, "same", "same_call")

@@ -7,8 +7,8 @@ their halves, may be taken as soon as it is there.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ class RunningSum:
     """The sum of numbers that are written in order, into places that it gives."""
 
     def __init__(self, count: int, dtype: np.dtype, most: int) -> None:
-        self._count, self._next = count, _parts(count)
+        self._count, self._next = count, iter(_parts(count))
         self._part = next(self._next)
         self._window = host().empty((_PART + most,), dtype, "workspace")
         self._begin = self._end = 0
@@ -92,10 +92,10 @@ def _half(size: int) -> int:
     return half - half % 8
 
 
-def _parts(size: int) -> Iterator[int]:
+@functools.lru_cache(256)
+def _parts(size: int) -> tuple[int, ...]:
+    """The sizes of the parts that are summed at a time, in order."""
     if size <= _PART:
-        yield size
-    else:
-        first = _half(size)
-        yield from _parts(first)
-        yield from _parts(size - first)
+        return (size,)
+    first = _half(size)
+    return *_parts(first), *_parts(size - first)
