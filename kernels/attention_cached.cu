@@ -9,8 +9,8 @@
 // most splits, features + 2) float: of the keys of a split the weighted sum of values, the largest
 // score (as a power of two), and the sum of exponentials relative to it.
 //   attention_cached_store    a thread has features i and i + features / 2 of one head: it turns
-//                             them (rotary positions; cos, sin (positions, features / 2)), and
-//                             writes those of keys and values into the cache
+//                             them, if there is a table of cosines and sines (2, places, features
+//                             / 2), and writes those of keys and values into the cache
 //   attention_cached_64 ..    a block has one head of keys, one split of them, and up to 4 rows. A
 //                             key's features lie in some neighbouring lanes, 8 in each; such teams
 //                             of lanes have every few keys, and meet at the end. Sums are float.
@@ -178,13 +178,13 @@ class gt_cached_block {
   }
 };
 
-// cos and sin are null where positions turn nothing. `positions`: new ones of all sequences.
+// table is null where positions turn nothing. `positions`: new ones of all sequences.
 template <typename T>
 __global__ void __launch_bounds__(GT_CACHED_THREADS)
-attention_cached_store(T *packed, T *keys, T *values, const float *cos, const float *sin,
+attention_cached_store(T *packed, T *keys, T *values, const float *table, gt_index places,
                        const gt_index *at, gt_index start, gt_cached space, gt_index positions) {
   const gt_index queries = space.group * space.kv_heads, turned = queries + space.kv_heads;
-  const gt_index heads = turned + space.kv_heads, unchanged = cos ? 0 : queries;
+  const gt_index heads = turned + space.kv_heads, unchanged = table ? 0 : queries;
   const gt_index half = (space.features + 1) / 2, written = heads - unchanged;
   start = gt_cached_start(at, start);
   for (gt_index i = gt_thread(); i < positions * written * half; i += gt_threads()) {
@@ -193,8 +193,9 @@ attention_cached_store(T *packed, T *keys, T *values, const float *cos, const fl
     T *const from = packed + (row * heads + head) * space.features + feature;
     const bool paired = feature + half < space.features;
     float x = gt_up(from[0]), y = paired ? gt_up(from[half]) : 0.0f;
-    if (cos && head < turned) {
-      const float c = cos[position * half + feature], s = sin[position * half + feature], old = x;
+    if (table && head < turned) {
+      const float *const angle = table + position * half + feature;
+      const float c = angle[0], s = angle[places * half], old = x;
       x = old * c - y * s;
       y = y * c + old * s;
     }

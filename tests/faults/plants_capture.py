@@ -6,9 +6,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
+from gtensor.engine.handle.context import again
 from gtensor.execution.steps import flow, fusing, pieces, signature, totals
 from gtensor.execution.steps.program import Program
 from gtensor.execution.steps.recorder import Constant, Recorder
+from gtensor.ops.attention import cache_length
+from gtensor.ops.attention.cache_length import CacheLength
+from gtensor.system import structure
+from gtensor.system.bus import here
 
 Context = AbstractContextManager[Any]
 
@@ -66,3 +71,36 @@ def arguments_of_the_recording() -> Context:
     def run(program: Program, arguments: Any, lasting: Any) -> Any:
         return right(program, first.setdefault(program, arguments), lasting)
     return patch.object(Program, "run", run)
+
+
+def positions_of_the_first_call() -> Context:
+    """replays of a step add the positions that its first call has added"""
+    starts: dict[CacheLength, int] = {}
+    right = cache_length._first
+
+    def first(length: CacheLength, *given: Any) -> Any:
+        found = right(length, *given)
+        found._array[...] = starts.setdefault(length, found.item())
+        return found
+    recorded = again(first)
+    return patch.object(cache_length, "_first", lambda *given: (
+        right if here.recorder is None else recorded)(*given))
+
+
+def positions_not_counted() -> Context:
+    """a replay does not count the positions that it adds"""
+    def count(length: CacheLength, device: Any) -> None:
+        if here.recorder is not None:
+            length.number = length._next
+    return patch.object(cache_length, "_count", count)
+
+
+def positions_beyond_the_capacity() -> Context:
+    """a replay adds positions beyond the capacity"""
+    return patch.object(CacheLength, "after", lambda length, count: min(
+        length.number + count, length.capacity))
+
+
+def replaced_caches_unnoticed() -> Context:
+    """a cache may have other memory, which no captured step notices"""
+    return patch.object(structure, "changed", lambda what: None)

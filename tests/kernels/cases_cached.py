@@ -61,11 +61,11 @@ def store(
         heads, capacity, half = group * kv_heads, start + length + 2, -(-features // 2)
         packed = normal(rng, (batch, length, heads + 2 * kv_heads, features), dtype)
         k, v = (normal(rng, (batch, kv_heads, capacity, features), dtype) for _ in range(2))
-        cos, sin = (normal(rng, (capacity, half), np.dtype(np.float32)) for _ in range(2))
+        table = normal(rng, (2, capacity + 1, half), np.dtype(np.float32))
         wanted = exact(packed).clone()
         if rotary:
             a, b = wanted[:, :, :-kv_heads].split(half, -1)
-            c, s = (exact(table)[start:start + length, None] for table in (cos, sin))
+            c, s = exact(table)[:, start:start + length, None]
             wanted[:, :, :-kv_heads] = torch.cat([a * c - b * s, b * c + a * s], -1)
         caches = [exact(x).clone() for x in (k, v)]
         for cache, new in zip(caches, wanted[:, :, heads:].split(kv_heads, 2), strict=True):
@@ -73,7 +73,7 @@ def store(
         space = cached.plan(packed.shape, k.shape, True, dtype.itemsize).space
         executor.raw(
             "attention_cached.cu", "attention_cached_store", dtype, (3,), (128,),
-            [packed, k, v, *((cos, sin) if rotary else (NULL, NULL)), *_first(start, in_memory),
+            [packed, k, v, table if rotary else NULL, capacity + 1, *_first(start, in_memory),
              space, batch * length])
         assert_close(packed[:, :, :heads], wanted[:, :, :heads], dtype)
         assert_close(k, caches[0], dtype)

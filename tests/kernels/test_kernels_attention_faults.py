@@ -522,9 +522,11 @@ CACHED_FAULTS = {
     "stored for the first head": _cached("(head - queries) % space.kv_heads", "0"),
     "values among keys": _cached("(head < turned ? keys : values)", "keys"),
     "values that are turned": _cached("head < turned) {", "true) {"),
-    "queries that are not turned": _cached("unchanged = cos ? 0 : queries", "unchanged = queries"),
+    "queries that are not turned": _cached("= table ? 0 : queries", "= queries"),
     "turned in the other sense": _cached("old * c - y * s", "old * c + y * s"),
-    "turned by the angles of the first position": _cached("cos[position * half", "cos[0 * half"),
+    "turned by the angles of the first position": _cached(
+        "table + position * half", "table + 0 * half"),
+    "the cosine in place of the sine": _cached("angle[places * half]", "angle[0]"),
     "stored behind the last feature": _cached(
         "feature + half < space.features", "true", OVERFLOW),
 }

@@ -21,6 +21,7 @@ from gtensor.ops.attention.cache_length import CacheLength
 from gtensor.ops.attention.cached import cached_attention
 from gtensor.ops.attention.packed import packed_attention
 from gtensor.ops.linalg.feed_forward import FUSED
+from gtensor.system import structure
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -49,6 +50,11 @@ class KVCache:
         shape = (batch, heads, capacity, features)
         self.keys, self.values = empty(shape, dtype, device), empty(shape, dtype, device)
         self.filled = filled or CacheLength(capacity)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in self.__dict__:  # of which captured steps know the memory
+            structure.changed(f"KVCache.{name} was set")
+        super().__setattr__(name, value)
 
     @property
     def capacity(self) -> int:
@@ -80,8 +86,8 @@ class KVCache:
                 f"values, and {packed.shape[3]} features; wanted as many")
         packed = packed.to(self.keys.dtype)  # another one under `gt.autocast`
         with self.filled.adding(packed.shape[1], packed.device) as new:
-            tables = () if positions is None else positions.tables(0, capacity, packed)
-            return cached_attention(packed, self.keys, self.values, new.first, *tables)
+            table = None if positions is None else positions.whole(capacity, packed)
+            return cached_attention(packed, self.keys, self.values, new.first, table)
 
 
 class CausalSelfAttention(Module):

@@ -93,23 +93,23 @@ def _attend_split(
 
 def _cached_attention_path(
     device: Device, keys: Array, values: Array, packed: Array, first: Array,
-    cos: Array | None = None, sin: Array | None = None, *, scale: float, out: Array | None = None,
+    table: Array | None = None, *, scale: float, out: Array | None = None,
 ) -> None:
     """Write keys, values and, over the queries, what they attend to."""
     batch, length, all_heads, features = packed.shape
     kv_heads = keys.shape[1]
     heads = all_heads - 2 * kv_heads
-    tables = None if cos is None or sin is None else (cos, sin)
+    arrays: tuple[Any, ...] = packed, keys, values
     by_kernels = device.type != "cpu" and packed.dtype.name in _DTYPES and all(
-        x.flags.c_contiguous for x in (packed, keys, values, *(tables or ())))
+        x.flags.c_contiguous for x in (*arrays, keys if table is None else table))
     if by_kernels:
-        arrays: tuple[Any, ...] = packed, keys, values
         launch = plan(packed.shape, keys.shape, not any(x.data.ptr % 16 for x in arrays),
                       packed.itemsize)
         place = (NULL, int(first)) if isinstance(first, np.ndarray) else (first, 0)
         _STORE[packed.dtype](
             flat_launch(batch * length * all_heads * -(-features // 2))[0], (_THREADS,),
-            (*arrays, *(tables or (NULL, NULL)), *place, launch.space, batch * length))
+            (*arrays, *((NULL, 0) if table is None else (table, table.shape[1])), *place,
+             launch.space, batch * length))
         if launch.size:
             _attend_split(device, launch, arrays, place, scale)
             return
@@ -117,8 +117,8 @@ def _cached_attention_path(
     stop = start + length
     by_head = packed.swapaxes(1, 2)  # (batch, heads of queries, keys and values, T, features)
     if not by_kernels:
-        if tables is not None:
-            turn(device, packed, tables[0][start:stop], tables[1][start:stop], heads + kv_heads)
+        if table is not None:
+            turn(device, packed, table[0, start:stop], table[1, start:stop], heads + kv_heads)
         keys[:, :, start:stop] = by_head[:, heads:heads + kv_heads]
         values[:, :, start:stop] = by_head[:, heads + kv_heads:]
     seen = keys[:, :, :stop], values[:, :, :stop]
@@ -167,8 +167,7 @@ cached_attention_op = Op(
 
 
 def cached_attention(
-    packed: Tensor, keys: Tensor, values: Tensor, first: Tensor, cos: Tensor | None = None,
-    sin: Tensor | None = None,
+    packed: Tensor, keys: Tensor, values: Tensor, first: Tensor, table: Tensor | None = None
 ) -> Tensor:
     """What new positions attend to (batch, T, heads * features), causally; nothing is recorded.
 
@@ -180,14 +179,14 @@ def cached_attention(
         keys, values: (batch, kv_heads, capacity, features), filled up to the new positions.
         first: the first new position: an integer of 64 bits without axes, on the CPU, or, where a
             graph is to read it, on the device (`CacheLength.adding` makes it).
-        cos, sin: of all positions that there is room for, for `rotary_embedding` of queries and
-            keys; or None.
+        table: cosines and sines (2, positions, features / 2) of all that there is room for, or
+            more, by which queries and keys are turned; or None.
 
     The caller has checked shapes, dtypes and that the cache has room.
     """
     batch, length, _, features = packed.shape
     heads = packed.shape[2] - 2 * keys.shape[1]
-    tables = () if cos is None or sin is None else (cos, sin)
-    write_all([Write(cached_attention_op, (keys, values, packed), (first, *tables),
+    given = (first,) if table is None else (first, table)
+    write_all([Write(cached_attention_op, (keys, values, packed), given,
                      {"scale": features**-0.5})])
     return reshape(packed[:, :, :heads], (batch, length, heads * features))
