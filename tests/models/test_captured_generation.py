@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,7 @@ import gtensor as gt
 from gtensor import hostcuda
 from gtensor.models import GPT, SSM, GPTConfig, SSMConfig, generate
 from gtensor.nn.blocks import KVCache
+from gtensor.settings import settings
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 VOCABULARY, CAPACITY = 13, 40
@@ -272,3 +274,18 @@ def test_a_model_that_cannot_be_captured_goes_on_as_it_is() -> None:
 def test_another_way_to_capture_is_named() -> None:
     with pytest.raises(ValueError, match="capture='always'; wanted 'auto', True or False"):
         generate(made("rotary"), [1], 3, capture="always")
+
+
+def test_a_captured_text_keeps_no_memory() -> None:
+    """Without the garbage collector."""
+    model = made("rotary")
+    with settings.override(arena_min_bytes=0):
+        list(generate(model, [1], 30, capture=False))  # grows the workspace of the blocks
+        gc.collect()
+        gc.disable()
+        try:
+            before = gt.memory.stats().allocated
+            assert len([*generate(model, [1], 30, capture=True)]) == 30
+            assert gt.memory.stats().allocated <= before
+        finally:
+            gc.enable()

@@ -3,8 +3,8 @@
 A graph has fixed addresses, so arguments are copied into arrays of their own, results out of the
 graph's memory, and gradients stand in it: a `.grad` that somebody has read is moved out of it
 before the next replay writes it. What Python computes is done at each replay: random numbers are
-drawn before it, schedules step before or after it. Numbers of optimizers, seeds of dropouts and
-shares of averages are refreshed by the graph itself.
+drawn before it, schedules step before or after it. Numbers of optimizers, seeds of dropouts,
+shares of averages and lengths of caches are refreshed by the graph itself.
 """
 
 from __future__ import annotations
