@@ -110,7 +110,7 @@ class GPT(Stack):
         if capacity is None:
             capacity = self.config.length
         known = capacity if self.positions is None else min(capacity, self.config.length)
-        filled = CacheLength(known)
+        filled = CacheLength(known, self.embedding.weight.device)
         return [block.initial_state(batch, capacity, filled) for block in self.blocks]
 
     @property
@@ -120,8 +120,8 @@ class GPT(Stack):
 
     def clear(self, state: list[KVCache]) -> None:
         """Empty the caches, whose memory stays."""
-        for cache in state:
-            cache.length = 0
+        for length in {cache.filled for cache in state}:
+            length.number = 0
 
     def read(self, tokens: Tensor, state: list[KVCache]) -> Tensor:
         """The scores of the next token (batch, vocabulary) after further tokens (batch, T).
@@ -134,7 +134,7 @@ class GPT(Stack):
             raise ValueError(f"GPT was given a state of {len(state)} caches of "
                              f"{sorted({cache.length for cache in state})} positions; wanted "
                              f"{len(self.blocks)} of one initial_state()")
-        with no_grad(), state[0].filled.adding(tokens.shape[1], tokens.device) as new:
+        with no_grad(), state[0].filled.adding(tokens.shape[1]) as new:
             return self._scores(self._run(tokens, state, new)[:, -1])
 
     def step(self, tokens: Tensor, state: list[KVCache]) -> Tensor:

@@ -89,16 +89,16 @@ def positions_of_the_first_call() -> Context:
 
 def positions_not_counted() -> Context:
     """a replay does not count the positions that it adds"""
-    def count(length: CacheLength, device: Any) -> None:
+    def count(length: CacheLength) -> None:
         if here.recorder is not None:
-            length.number = length._next
+            length._number = length._next
     return patch.object(cache_length, "_count", count)
 
 
 def positions_beyond_the_capacity() -> Context:
     """a replay adds positions beyond the capacity"""
-    return patch.object(CacheLength, "after", lambda length, count: min(
-        length.number + count, length.capacity))
+    return patch.object(CacheLength, "after", lambda length, start, count: min(
+        start + count, length.capacity))
 
 
 def replaced_caches_unnoticed() -> Context:

@@ -122,6 +122,39 @@ def test_a_replay_that_fails_has_added_no_position(rng: np.random.Generator) -> 
     assert np.array_equal(captured(tokens[4]).numpy(), model.step(tokens[4], other).numpy())
 
 
+def test_a_length_that_is_read_is_refused(rng: np.random.Generator) -> None:
+    """A branch on it would be that of the recording."""
+    model = made("rotary")
+    state = model.initial_state(1)
+
+    @gt.capture
+    def step(token: gt.Tensor) -> gt.Tensor:
+        return model.step(token if state[0].length < 3 else token * 0, state)
+
+    with pytest.raises(gt.CaptureError, match="the length of a cache was read"):
+        step(drawn(rng, 1))
+
+
+@DEVICES
+def test_a_step_may_begin_anew(device: str, rng: np.random.Generator) -> None:
+    """A captured step that empties the caches reads a short prompt and a token each time."""
+    model = made("learned", device)
+    state, other = model.initial_state(2), model.initial_state(2)
+
+    def read(prompt: gt.Tensor, state: list[KVCache]) -> gt.Tensor:
+        model.clear(state)
+        return model.step(model.read(prompt, state).argmax(axis=1), state)
+
+    captured = gt.capture(lambda prompt: read(prompt, other))
+    for _ in range(5):
+        prompt = drawn(rng, 2, 3, device=device)
+        assert np.array_equal(captured(prompt).numpy(), read(prompt, state).numpy())
+        assert other[0].length == 4
+        model.step(prompt[:, 0], other)
+    assert [type(program).__name__ for program in captured.programs] == [
+        "Program" if device == "cpu" else "Graphed"]
+
+
 def test_caches_that_are_replaced_are_found(rng: np.random.Generator) -> None:
     """As a beam search puts sequences into another order; the memory before stays alive."""
     model = made("grouped")

@@ -49,7 +49,7 @@ class KVCache:
                  filled: CacheLength | None = None) -> None:
         shape = (batch, heads, capacity, features)
         self.keys, self.values = empty(shape, dtype, device), empty(shape, dtype, device)
-        self.filled = filled or CacheLength(capacity)
+        self.filled = filled or CacheLength(capacity, self.keys.device)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in self.__dict__:  # of which captured steps know the memory
@@ -85,7 +85,7 @@ class KVCache:
                 f"{packed.shape[0]} sequences, {packed.shape[2]} heads of queries, keys and "
                 f"values, and {packed.shape[3]} features; wanted as many")
         packed = packed.to(self.keys.dtype)  # another one under `gt.autocast`
-        with self.filled.adding(packed.shape[1], packed.device) as new:
+        with self.filled.adding(packed.shape[1]) as new:
             table = None if positions is None else positions.whole(capacity, packed)
             return cached_attention(packed, self.keys, self.values, new.first, table)
 

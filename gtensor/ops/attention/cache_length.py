@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.system.bus import here
 
 if TYPE_CHECKING:
+    from gtensor.backend.ordering import Replays
     from gtensor.backend.typing import Array
 
 
@@ -29,20 +30,27 @@ class NewPositions(NamedTuple):
 
 
 class CacheLength:
-    """How many positions are filled, `number` of `capacity`, in all caches of a model.
+    """How many positions are filled, `number` of `capacity`, in all caches of a model on a device.
 
-    A captured step reads it when it is replayed: a replay writes the positions that follow, counts
-    them, and raises ValueError beyond the capacity, with nothing done. So does a `gt.Graph`.
+    A captured step follows it: a replay writes the positions that come next, counts them, and
+    raises ValueError beyond the capacity, with nothing done. So does that of a `gt.Graph`.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: int, device: Device) -> None:
+        self.capacity, self.device = capacity, device
         self._number = self._next = 0
         self._new: NewPositions | None = None  # of the block that runs
 
     @property
     def number(self) -> int:
-        """The positions that are filled; those behind a smaller number are forgotten."""
+        """The positions that are filled; those behind a smaller number are forgotten.
+
+        A captured step may set it, not read it: CaptureError tells of that.
+        """
+        if here.recorder is not None:
+            here.recorder.refuse(
+                "the length of a cache was read: a replay would go on with that of the recording; "
+                "read it before or after the step")
         return self._number
 
     @number.setter
@@ -50,71 +58,85 @@ class CacheLength:
         if not 0 <= number <= self.capacity:
             raise ValueError(f"a length of {number} was given to a cache of {self.capacity} "
                              "positions; wanted at most as many")
-        self._number = number
+        _set(self, number)
 
     @contextmanager
-    def adding(self, count: int, device: Device) -> Iterator[NewPositions]:
-        """Within the block `count` positions are written on a device; they are filled behind it.
+    def adding(self, count: int) -> Iterator[NewPositions]:
+        """Within the block `count` positions are written; they are filled behind it.
 
         One within another is a part of that. Raises ValueError beyond the capacity.
         """
         if self._new is not None:
             yield self._new
             return
-        live = here.recorder is not None or device.capturing()
-        first = _first(self, count, device if live else host())
+        live = here.recorder is not None or self.device.capturing()
+        first = _first(self, count, self.device if live else host())
         try:
             self._new = NewPositions(first, None if live else self._number)
             yield self._new
         finally:
             self._new = None
-        _count(self, device)
+        _count(self)
 
-    def after(self, count: int) -> int:
-        """The number with so many more. Raises ValueError beyond the capacity."""
-        number = self._number + count
-        if number > self.capacity:
-            raise ValueError(f"a cache of {self.capacity} positions was given positions "
-                             f"{self._number} to {number}; wanted no more than it holds")
-        return number
+    def after(self, start: int, count: int) -> int:
+        """The number after `count` positions from `start` on. Raises ValueError beyond capacity."""
+        if start + count > self.capacity:
+            raise ValueError(f"a cache of {self.capacity} positions was given positions {start} to "
+                             f"{start + count}; wanted no more than it holds")
+        return start + count
+
+
+@again
+def _set(length: CacheLength, number: int) -> None:
+    """Set the number; a graph's is set by its replays."""
+    replays = length.device.replays()
+    if replays is None:
+        length._number = number
+    else:
+        _of_replay(length, replays).parts.append((None, number))
 
 
 @again
 def _first(length: CacheLength, count: int, device: Device) -> Tensor:
     """The first of so many new positions, on a device: its number now, or at each replay."""
-    replays = device.replays()
+    replays = length.device.replays()
     if replays is None:
-        length._next = length.after(count)
-        return wrap(device.from_numpy(np.array(length.number, np.int64)), device)
-    added = replays.functions.setdefault(length, _Added(length, device, replays.empty))
-    assert isinstance(added, _Added)
-    return wrap(added.place_of(count), device)
+        length._next = length.after(length._number, count)
+        return wrap(device.from_numpy(np.array(length._number, np.int64)), device)
+    place = replays.empty((1,), np.int64, "positions")
+    _of_replay(length, replays).parts.append((place, count))
+    return wrap(place[0, ...], device)
 
 
 @again
-def _count(length: CacheLength, device: Device) -> None:
-    """Count the positions that `_first` has begun; replays of a graph have counted them."""
-    if device.replays() is None:
-        length.number = length._next
+def _count(length: CacheLength) -> None:
+    """Count the positions that `_first` has begun; a graph's are counted by its replays."""
+    if length.device.replays() is None:
+        length._number = length._next
 
 
-class _Added:
-    """The positions that a replay of a graph adds; a call counts them, before it."""
+class _Replay:
+    """What a replay of a graph does to a length; a call does it, before the replay.
 
-    def __init__(self, length: CacheLength, device: Device, empty: Callable[..., Array]) -> None:
-        self._length, self._device, self._empty = length, device, empty
-        self._count = 0
-        self._firsts: list[tuple[Array, int]] = []  # its memory, positions of the replay before
+    `parts` has, in order, memory in which the graph reads the first of so many new positions; with
+    None in its place, numbers that are set.
+    """
 
-    def place_of(self, count: int) -> Array:
-        """Memory in which the graph reads the first of so many positions more."""
-        place = self._empty((1,), np.int64, "positions")
-        self._firsts.append((place, self._count))
-        self._count += count
-        return place[0, ...]
+    def __init__(self, length: CacheLength) -> None:
+        self._length = length
+        self.parts: list[tuple[Array | None, int]] = []
 
     def __call__(self) -> None:
-        start, stop = self._length.number, self._length.after(self._count)
-        for place, before in self._firsts:
-            self._device.upload(place, (start + before,))
-        self._length.number = stop
+        length, firsts = self._length, []
+        number = length._number
+        for place, count in self.parts:
+            if place is not None:
+                firsts.append((place, number))
+            number = count if place is None else length.after(number, count)
+        for place, first in firsts:
+            length.device.upload(place, (first,))
+        length._number = number
+
+
+def _of_replay(length: CacheLength, replays: Replays) -> _Replay:
+    return cast("_Replay", replays.functions.setdefault(length, _Replay(length)))
