@@ -22,7 +22,7 @@ class LanguageModel(Protocol):
     """A model that reads tokens one after another: GPT, SSM.
 
     Its attribute `capturable`, if it has one and that is True, says that a captured `step` serves
-    all positions: its state is tensors that are written in place, and a `CacheLength`.
+    all positions: its state is tensors that are written in place, and `KVCache`s.
     """
 
     limit: int | None

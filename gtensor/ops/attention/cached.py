@@ -78,17 +78,17 @@ def plan(packed: tuple[int, ...], cache: tuple[int, ...], aligned: bool, itemsiz
 
 
 def _attend_split(
-    device: Device, launch: Plan, arrays: tuple[Array, ...], place: tuple[Array | int, int],
-    scale: float,
+    device: Device, launch: Plan, arrays: tuple[Array, ...],
+    position: tuple[Array | int, int], scale: float,
 ) -> None:
     """Write over the queries of `arrays` (packed, keys, values) what they attend to."""
     packed = arrays[0]
     parts = device.empty((launch.parts,), np.float32, "attention")
     _PARTS[launch.size][packed.dtype](
         launch.grid, (_THREADS,),
-        (*arrays, parts, *place, launch.space, scale * log2(e)))
+        (*arrays, parts, *position, launch.space, scale * log2(e)))
     _COMBINE[packed.dtype](
-        (launch.rows,), (_THREADS,), (parts, packed, *place, launch.space))
+        (launch.rows,), (_THREADS,), (parts, packed, *position, launch.space))
 
 
 def _cached_attention_path(
@@ -105,13 +105,13 @@ def _cached_attention_path(
     if by_kernels:
         launch = plan(packed.shape, keys.shape, not any(x.data.ptr % 16 for x in arrays),
                       packed.itemsize)
-        place = (NULL, int(first)) if isinstance(first, np.ndarray) else (first, 0)
+        position = (NULL, int(first)) if isinstance(first, np.ndarray) else (first, 0)
         _STORE[packed.dtype](
             flat_launch(batch * length * all_heads * -(-features // 2))[0], (_THREADS,),
-            (*arrays, *((NULL, 0) if table is None else (table, table.shape[1])), *place,
-             launch.space, batch * length))
+            (*arrays, *((NULL, 0) if table is None else (table, table.shape[1])),
+             *position, launch.space, batch * length))
         if launch.size:
-            _attend_split(device, launch, arrays, place, scale)
+            _attend_split(device, launch, arrays, position, scale)
             return
     start = int(first)  # of a captured step on a GPU this waits, so that it cannot be a graph
     stop = start + length
