@@ -220,7 +220,7 @@ def test_a_graph_of_ones_own_goes_on_where_the_last_replay_ended(rng: np.random.
         model.step(one, other)
         assert np.array_equal(scores.numpy(), model.step(two, other).numpy())
         assert state[0].length == stop
-    with pytest.raises(ValueError, match="of 10 positions was given positions 9 to 11"):
+    with pytest.raises(ValueError, match="of 10 positions was given positions 10 to 11"):
         graph.replay()
     assert state[0].length == 9
 
