@@ -4,6 +4,7 @@
     python profiling/ladder_capture.py --only chain         # 600 small ops, forward and backward
     python profiling/ladder_capture.py --only loss          # losses written by hand on 1e6 elements
     python profiling/ladder_capture.py --only mlp           # a step of a small network and AdamW
+    python profiling/ladder_capture.py --only token         # texts of a small GPT, token by token
 
 Every rung runs the same function; a captured one is replayed when it is timed. Results must be
 equal bit for bit.
@@ -21,10 +22,13 @@ from ladder import Ladder
 from ladder_command import Options, Part, main
 
 import gtensor as gt
+from gtensor.models import GPT, GPTConfig, generate
 
 UNFUSED, FUSED = 0.28, 0.15  # of eager, a chain of small ops
 LOSS = 0.6
 MLP = 1.0
+TOKEN, TEXT = 0.6, 0.8  # of eager: replays alone, a text with its recordings
+TEXT_TOKENS = 120
 LOSSES = (1_000, 1_000)  # their shape
 WIDTH = 64  # of the chain
 CHAIN = 300  # multiply-adds
@@ -146,6 +150,47 @@ def climbed(
     yield ladder
 
 
+def tokens(options: Options) -> Iterator[Part]:
+    """Steps of the model that `gtensor train text` makes, and `generate` with its recordings."""
+    gt.random.manual_seed(0)
+    with gt.device(options.device):
+        model = GPT(GPTConfig(256, 4, 128, 4, length=128)).eval()
+        given = gt.arange(TEXT_TOKENS).reshape((-1, 1))
+
+    def steps(capture: bool) -> Callable[[], np.ndarray]:
+        state = model.initial_state()
+
+        def step(token: gt.Tensor) -> gt.Tensor:
+            return model.step(token, state)
+
+        run = gt.capture(step) if capture else step
+
+        def text() -> np.ndarray:
+            model.clear(state)
+            for token in given:
+                scores = run(token)
+            return scores.numpy()
+
+        return text
+
+    ladder = Ladder("tokens: steps of a GPT", steps(False), tolerance=0.0, per=TEXT_TOKENS,
+                    unit="token", device=options.device)
+    ladder.rung("eager", steps(False))
+    ladder.rung("captured", steps(True))
+    ladder.target("captured", "eager", TOKEN)
+    yield ladder
+
+    def text(capture: bool) -> list[int]:
+        return list(generate(model, [1, 2, 3], TEXT_TOKENS, 0.8, capture=capture))
+
+    ladder = Ladder("tokens: a text of a GPT", partial(text, False), tolerance=0.0,
+                    per=TEXT_TOKENS, unit="token", device=options.device)
+    ladder.rung("eager", partial(text, False))
+    ladder.rung("captured", partial(text, True))
+    ladder.target("captured", "eager", TEXT)
+    yield ladder
+
+
 def _values(y: gt.Tensor, given: tuple[gt.Tensor, ...]) -> list[np.ndarray]:
     return [y.numpy(), *[x.grad.numpy() for x in given if x.grad is not None]]
 
@@ -162,6 +207,7 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
     }
     for name, (make, targets) in parts.items():
         yield name, partial(climbed, name, make, targets, options)
+    yield "tokens of a GPT", partial(tokens, options)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from gtensor.backend import Device
 from gtensor.checkpoint import CheckpointMismatch, safe_open
 from gtensor.creation.new_tensors import arange, zeros
 from gtensor.engine.handle.context import no_grad
@@ -22,6 +23,7 @@ from gtensor.nn.layers import DeviceLike, Dropout, Embedding, Linear
 from gtensor.nn.module import Module
 from gtensor.nn.normalization import normalized
 from gtensor.nn.parameter import Parameter
+from gtensor.ops.attention.cache_length import CacheLength, NewPositions
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -64,6 +66,7 @@ class GPT(Stack):
     """
 
     norm: Module
+    capturable = True  # see `LanguageModel`
 
     def __init__(self, config: GPTConfig | None = None, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
@@ -100,13 +103,15 @@ class GPT(Stack):
     def forward(self, tokens: Tensor) -> Tensor:
         """Token numbers (batch, T) -> scores of the token after each (batch, T, vocabulary)."""
         check_tokens("GPT", tokens, 2)
-        return self._scores(self._run(tokens, None))
+        return self._scores(self._run(tokens, None, None))
 
     def initial_state(self, batch: int = 1, capacity: int | None = None) -> list[KVCache]:
         """An empty cache of each block for `capacity` positions (None: `config.length`)."""
         if capacity is None:
             capacity = self.config.length
-        return [block.initial_state(batch, capacity) for block in self.blocks]
+        known = capacity if self.positions is None else min(capacity, self.config.length)
+        filled = CacheLength(known, self.embedding.weight.device)
+        return [block.initial_state(batch, capacity, filled) for block in self.blocks]
 
     @property
     def limit(self) -> int:
@@ -115,8 +120,8 @@ class GPT(Stack):
 
     def clear(self, state: list[KVCache]) -> None:
         """Empty the caches, whose memory stays."""
-        for cache in state:
-            cache.length = 0
+        for length in {cache.filled for cache in state}:
+            length.number = 0
 
     def read(self, tokens: Tensor, state: list[KVCache]) -> Tensor:
         """The scores of the next token (batch, vocabulary) after further tokens (batch, T).
@@ -125,36 +130,28 @@ class GPT(Stack):
         ValueError for more positions than the state has room for, and for a state of another model.
         """
         check_tokens("GPT", tokens, 2)
-        lengths = {cache.length for cache in state}
-        if len(state) != len(self.blocks) or len(lengths) != 1:
-            raise ValueError(f"GPT was given a state of {len(state)} caches of {sorted(lengths)} "
-                             f"positions; wanted {len(self.blocks)} of equal length")
-        (before,) = lengths
-        try:
-            with no_grad():
-                return self._scores(self._run(tokens, state)[:, -1])
-        except BaseException:  # undone
-            for cache in state:
-                cache.length = before
-            raise
+        if len(state) != len(self.blocks) or len({cache.filled for cache in state}) != 1:
+            raise ValueError(f"GPT was given a state of {len(state)} caches of "
+                             f"{sorted({cache.length for cache in state})} positions; wanted "
+                             f"{len(self.blocks)} of one initial_state()")
+        with no_grad(), state[0].filled.adding(tokens.shape[1]) as new:
+            return self._scores(self._run(tokens, state, new)[:, -1])
 
     def step(self, tokens: Tensor, state: list[KVCache]) -> Tensor:
         """As `read`, of one token (batch,) each."""
         return self.read(tokens.reshape((-1, 1)), state)
 
-    def _run(self, tokens: Tensor, state: list[KVCache] | None) -> Tensor:
+    def _run(self, tokens: Tensor, state: list[KVCache] | None, new: NewPositions | None) -> Tensor:
         """The stream behind the last norm (batch, T, width)."""
-        start = state[0].length if state else 0
-        stop = start + tokens.shape[1]
-        limit = state[0].capacity if state else self.config.length
-        if stop > limit or self.positions is not None and stop > self.config.length:
-            raise ValueError(f"GPT was given positions {start} to {stop}; wanted at most "
-                             f"{min(limit, self.config.length)}")
+        length = tokens.shape[1]
+        if new is None and length > self.config.length:
+            raise ValueError(f"GPT was given positions 0 to {length}; wanted at most "
+                             f"{self.config.length}")
         with self.places(tokens.device) as place:
             with place("stream 0"):
                 x = self.embedding(tokens)
                 if self.positions is not None:
-                    x = x + self.positions(arange(start, stop, device=tokens.device))
+                    x = x + self.positions(_numbers(new, length, tokens.device))
                 x = self.dropout(x)
             for i, block in enumerate(self.blocks):
                 with place.saved(f"stream {(i + 1) % 2}"):
@@ -221,6 +218,15 @@ class GPT(Stack):
                 state[name] = value.mT if transposed else value
         model.load_state_dict(state)
         return model
+
+
+def _numbers(new: NewPositions | None, length: int, device: Device) -> Tensor:
+    """The numbers of so many positions: of new ones of a cache, or from 0."""
+    if new is not None and new.start is None:
+        first = new.first.reshape((1,))
+        return first if length == 1 else first + arange(length, device=device)
+    start = 0 if new is None or new.start is None else new.start
+    return arange(start, start + length, device=device)
 
 
 def _shape_in(file: safe_open, name: str) -> tuple[int, ...]:

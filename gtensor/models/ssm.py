@@ -59,6 +59,7 @@ class SSM(Stack):
     Raises ValueError for a config with less than one layer or one token.
     """
 
+    capturable = True  # see `LanguageModel`
     limit: int | None = None
     """The most tokens that a state holds: any number."""
 

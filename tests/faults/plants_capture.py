@@ -6,12 +6,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.engine.handle.context import EXCHANGES
+from gtensor.engine.handle.context import EXCHANGES, again
 from gtensor.engine.walk import slots
 from gtensor.execution.steps import flow, fusing, passes, pieces, signature, totals
 from gtensor.execution.steps.comparing import values_of
 from gtensor.execution.steps.program import Program
 from gtensor.execution.steps.recorder import Call, Constant, Recorder
+from gtensor.ops.attention import cache_length
+from gtensor.ops.attention.cache_length import CacheLength
+from gtensor.system import structure
+from gtensor.system.bus import here
 
 Context = AbstractContextManager[Any]
 
@@ -103,3 +107,36 @@ def copies_to_buckets_unrecorded() -> Context:
     """the copy of a gradient into its bucket is not told"""
     return patch.object(slots, "run_aside", lambda name, device, function, *arrays: device.path(
         name, function)(*arrays))
+
+
+def positions_of_the_first_call() -> Context:
+    """replays of a step add the positions that its first call has added"""
+    starts: dict[CacheLength, int] = {}
+    right = cache_length._first
+
+    def first(length: CacheLength, *given: Any) -> Any:
+        found = right(length, *given)
+        found._array[...] = starts.setdefault(length, found.item())
+        return found
+    recorded = again(first)
+    return patch.object(cache_length, "_first", lambda *given: (
+        right if here.recorder is None else recorded)(*given))
+
+
+def positions_not_counted() -> Context:
+    """a replay does not count the positions that it adds"""
+    def count(length: CacheLength) -> None:
+        if here.recorder is not None:
+            length._number = length._next
+    return patch.object(cache_length, "_count", count)
+
+
+def positions_beyond_the_capacity() -> Context:
+    """a replay adds positions beyond the capacity"""
+    return patch.object(CacheLength, "after", lambda length, start, count: min(
+        start + count, length.capacity))
+
+
+def replaced_caches_unnoticed() -> Context:
+    """a cache may have other memory, which no captured step notices"""
+    return patch.object(structure, "changed", lambda what: None)

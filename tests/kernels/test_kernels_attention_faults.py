@@ -11,7 +11,7 @@ import kernel_plants
 import numpy as np
 import pytest
 from cases_attention import attention, gradients
-from cases_cached import attend
+from cases_cached import attend, store
 from kernel_cases import DTYPES, Case
 from kernel_host import HostMachine, KernelFault, Toolchain, write_back
 from kernel_plants import Plant
@@ -41,7 +41,7 @@ FUNCTIONS = {
     MASK: ["mask_gradient_64"],
     FLOAT_MASK: ["mask_gradient_128"],
     LARGEST: ["backward_queries_256", "backward_keys_256"],
-    CACHED: ["cached_64", "cached_combine"],
+    CACHED: ["cached_64", "cached_combine", "cached_store"],
 }
 for _file in (FLOAT, TF32):
     FUNCTIONS[_file] = FUNCTIONS[FORWARD] + FUNCTIONS[TERMS]
@@ -121,6 +121,9 @@ CASES = {
     CACHED: [
         attend("wide", 2, 2, 3, 1, 150, 40),
         attend("odd", 1, 2, 2, 3, 140, 13, capacity=143),
+        attend("in-memory", 1, 2, 1, 1, 70, 16, capacity=300, in_memory=True),
+        store("rotary", 2, 2, 3, 2, 7, 40),
+        store("plain", 2, 2, 1, 3, 4, 33, rotary=False),
         attend("many-heads", 90, 3, 1, 1, 140, 8),
     ],
     **{file: _forward_cases(KINDS[file]) + _terms_cases(KINDS[file]) for file in (FLOAT, TF32)},
@@ -510,6 +513,22 @@ CACHED_FAULTS = {
     "features behind the last one": _cached(
         "if (feature(i + w) < features) pack", "pack", OVERFLOW),
     "16 bytes that are not aligned": _cached("there && wide &&", "there &&", MISALIGNED),
+    "the position of the launch instead of that in memory": _cached("at ? *at : start", "start"),
+    "splits of a full cache": _cached("splits = (known - 1) / gt_cached_keys(space, known) + 1;",
+                                      "splits = static_cast<int>(space.most);"),
+    "stored from the first position on": _cached(
+        "position = start + row %", "position = row %"),
+    "stored for the first sequence": _cached("row / space.length * space.kv_heads +", ""),
+    "stored for the first head": _cached("(head - queries) % space.kv_heads", "0"),
+    "values among keys": _cached("(head < turned ? keys : values)", "keys"),
+    "values that are turned": _cached("head < turned) {", "true) {"),
+    "queries that are not turned": _cached("= table ? 0 : queries", "= queries"),
+    "turned in the other sense": _cached("old * c - y * s", "old * c + y * s"),
+    "turned by the angles of the first position": _cached(
+        "table + position * half", "table + 0 * half"),
+    "the cosine in place of the sine": _cached("angle[places * half]", "angle[0]"),
+    "stored behind the last feature": _cached(
+        "feature + half < space.features", "true", OVERFLOW),
 }
 
 

@@ -2,9 +2,9 @@
 
 A graph has fixed addresses, so arguments are copied into arrays of their own, results out of the
 graph's memory. Gradients lie in it: a `.grad` that is still referred to is moved out before the
-next replay writes it. What Python computes is done at each replay: random numbers are
-drawn before it, schedules step before or after it. Numbers of optimizers, seeds of dropouts and
-shares of averages are refreshed by the graph itself.
+next replay writes it. What Python computes is done at each replay: random numbers are drawn before
+it, schedules step before or after it. Numbers of optimizers, seeds of dropouts, shares of averages
+and lengths of caches are refreshed by the graph itself.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ class Graphed(Program):
             else:
                 if call.name.endswith("zero_grad"):
                     self._before.append(again(call))  # also where the graph has no gradient
-                updated, seeded = True, seeded or any(n is not None for n in call.made)
+                updated, seeded = True, seeded or any(
+                    n is not None and listing.values[n].kind == "integer" for n in call.made)
                 inside.append(call)
         listing.calls = inside
         listing.returned = [*listing.returned, *[number for _, number in self._own]]

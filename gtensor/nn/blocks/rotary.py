@@ -36,7 +36,7 @@ class RotaryPositions(Module):
                              "number, 2 or more")
         self.features = features
         self.base = base
-        self._last: tuple[Any, ...] = (0, 0, None, None, None)
+        self._last: tuple[Any, ...] = (0, 0, None, None)
         self.register_buffer("table", self._made(positions, device, dtype or float32), False)
 
     def _made(self, positions: int, device: DeviceLike, dtype: DTypeLike) -> Tensor:
@@ -50,23 +50,27 @@ class RotaryPositions(Module):
 
         A model's blocks ask for the same ones one after another, so the last are kept.
         """
-        wanted = float64 if like.dtype == float64 else float32  # also for half types
-        table = self.table
+        table = self.whole(start + count, like)
         *asked, of, last = self._last
-        if asked == [start, count, wanted] and of is table:
+        if asked == [start, count] and of is table:
             return last
-        known = table.shape[1]
-        if start + count > known or table.dtype != wanted:
-            with unserved():
-                table = self._made(1 << (max(start + count, known) - 1).bit_length(), like.device,
-                                   wanted)
-            if not like.device.capturing():  # else only replays give it its values
-                self._set_registered("_buffers", "table", table)
         made = table[0, start:start + count], table[1, start:start + count]
         if table is self.table:
             # not `self._last =`, which would be counted as a change of the module
-            self.__dict__["_last"] = start, count, wanted, table, made
+            self.__dict__["_last"] = start, count, table, made
         return made
+
+    def whole(self, count: int, like: Tensor) -> Tensor:
+        """The table, of `count` positions or more, for `like`."""
+        wanted = float64 if like.dtype == float64 else float32  # also for half types
+        table = self.table
+        known = table.shape[1]
+        if count > known or table.dtype != wanted:
+            with unserved():
+                table = self._made(1 << (max(count, known) - 1).bit_length(), like.device, wanted)
+            if not like.device.capturing():  # else only replays give it its values
+                self._set_registered("_buffers", "table", table)
+        return table
 
     def extra_repr(self) -> str:
         return f"{self.features}, base={self.base}"

@@ -17,9 +17,11 @@ from gtensor.nn.layers import DeviceLike, Dropout, Linear, dropped_residual, dro
 from gtensor.nn.module import Module
 from gtensor.nn.normalization import LayerNorm, RMSNorm, normalized
 from gtensor.nn.parameter import Parameter
+from gtensor.ops.attention.cache_length import CacheLength
 from gtensor.ops.attention.cached import cached_attention
 from gtensor.ops.attention.packed import packed_attention
 from gtensor.ops.linalg.feed_forward import FUSED
+from gtensor.system import structure
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -38,19 +40,35 @@ class KVCache:
     """Keys and values of the positions seen so far, for one attention.
 
     `keys` and `values` are (batch, heads, capacity, features); the first `length` positions are
-    filled.
+    filled. `filled` counts them, for all caches of a model. A captured step goes on at the length
+    that it finds at each replay.
     """
 
     def __init__(self, batch: int, heads: int, capacity: int, features: int,
-                 device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
+                 device: DeviceLike = None, dtype: DTypeLike | None = None,
+                 filled: CacheLength | None = None) -> None:
         shape = (batch, heads, capacity, features)
         self.keys, self.values = empty(shape, dtype, device), empty(shape, dtype, device)
-        self.length = 0
+        self.filled = filled or CacheLength(capacity, self.keys.device)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in self.__dict__:  # of which captured steps know the memory
+            structure.changed(f"KVCache.{name} was set")
+        super().__setattr__(name, value)
 
     @property
     def capacity(self) -> int:
         """The number of positions that there is room for."""
         return self.keys.shape[2]
+
+    @property
+    def length(self) -> int:
+        """The number of positions that are filled: a smaller one forgets those behind it."""
+        return self.filled.number
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.filled.number = length
 
     def attend(self, packed: Tensor, positions: RotaryPositions | None) -> Tensor:
         """What new positions attend to (batch, T, width), and take in their keys and values.
@@ -59,20 +77,17 @@ class KVCache:
         whose memory is written. Raises ValueError, with nothing changed, for another batch and
         beyond the capacity.
         """
-        start, stop = self.length, self.length + packed.shape[1]
         batch, heads, capacity, features = self.keys.shape
-        if (stop > capacity or packed.shape[0] != batch or packed.shape[3] != features
+        if (packed.shape[0] != batch or packed.shape[3] != features
                 or packed.shape[2] <= 2 * heads or packed.shape[2] % heads):
             raise ValueError(
-                f"a cache for {batch} sequences of {capacity} positions, {heads} heads and "
-                f"{features} features was given positions {start} to {stop} of {packed.shape[0]}, "
-                f"{packed.shape[2]} heads of queries, keys and values, and {packed.shape[3]} "
-                "features; wanted no more than it holds, and as many")
+                f"a cache for {batch} sequences, {heads} heads and {features} features was given "
+                f"{packed.shape[0]} sequences, {packed.shape[2]} heads of queries, keys and "
+                f"values, and {packed.shape[3]} features; wanted as many")
         packed = packed.to(self.keys.dtype)  # another one under `gt.autocast`
-        tables = () if positions is None else positions.tables(start, stop - start, packed)
-        y = cached_attention(packed, self.keys, self.values, start, *tables)
-        self.length = stop
-        return y
+        with self.filled.adding(packed.shape[1]) as new:
+            table = None if positions is None else positions.whole(capacity, packed)
+            return cached_attention(packed, self.keys, self.values, new.first, table)
 
 
 class CausalSelfAttention(Module):
@@ -254,11 +269,14 @@ class TransformerBlock(Block):
             found |= {"mixing output": width, "feed-forward output": width}
         return found
 
-    def initial_state(self, batch: int, capacity: int) -> KVCache:
-        """An empty cache for `capacity` positions of `batch` sequences."""
+    def initial_state(
+        self, batch: int, capacity: int, filled: CacheLength | None = None
+    ) -> KVCache:
+        """An empty cache for `capacity` positions of `batch` sequences; `filled`: as a `KVCache`.
+        """
         weight, attention = self.linear1.weight, self.self_attn
         return KVCache(batch, attention.kv_heads, capacity, attention.features, weight.device,
-                       weight.dtype)
+                       weight.dtype, filled)
 
     def step(self, x: Tensor, state: KVCache) -> Tensor:
         """The next position (batch, width) of each sequence -> the same."""

@@ -183,7 +183,7 @@ def test_a_full_cache_is_named_and_left_as_it_was():
     state = block.initial_state(1, 3)
     block(gt.tensor(random(1, 2, WIDTH)), state)
     before = state.keys.numpy().copy()
-    with pytest.raises(ValueError, match="6 features was given positions 2 to 4"):
+    with pytest.raises(ValueError, match="cache of 3 positions was given positions 2 to 4"):
         block(gt.tensor(random(1, 2, WIDTH)), state)
     assert state.length == 2 and np.array_equal(state.keys.numpy()[:, :, :2], before[:, :, :2])
     assert isinstance(state, KVCache) and state.capacity == 3

@@ -47,6 +47,11 @@ def given(
     return made, [x.numpy().astype(np.float64) for x in made]
 
 
+def at(position: int, in_memory: bool = False) -> gt.Tensor:
+    """The first new position, as the op is given it."""
+    return gt.tensor(position, dtype=gt.int64, device="cuda" if in_memory else "cpu")
+
+
 SHAPES = [  # batch, heads of keys, queries of each, new positions, positions before, features
     (2, 3, 1, 1, 0, 16), (2, 2, 3, 1, 200, 40), (1, 2, 1, 1, 700, 128), (1, 1, 2, 4, 100, 256),
     (2, 2, 1, 1, 90, 33),
@@ -56,13 +61,15 @@ SHAPES = [  # batch, heads of keys, queries of each, new positions, positions be
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_cache_gives_what_whole_attention_gives(
-    shape: tuple[int, ...], dtype: str, rng: np.random.Generator
+    shape: tuple[int, ...], dtype: str, in_memory: bool, rng: np.random.Generator
 ) -> None:
+    """Also where the first position is on the device, as in a captured step."""
     ours, exact = given(rng, dtype, *shape)
-    y = cached.cached_attention(*ours, shape[4])
+    y = cached.cached_attention(*ours, at(shape[4], in_memory))
     for found, wanted in zip((y, *ours[1:]), attended(*exact, shape[4]), strict=True):
         np.testing.assert_allclose(found.numpy().astype(np.float64), wanted,
                                    rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
@@ -74,7 +81,7 @@ def test_caches_that_are_views(rng: np.random.Generator) -> None:
     ours, exact = given(rng, "float32", 2, 2, 2, 1, 40, 16)
     wide = [gt.tensor(np.repeat(x, 2, axis=-1), dtype=gt.float32, device="cuda")
             for x in exact[1:]]
-    y = cached.cached_attention(ours[0], *(x[..., ::2] for x in wide), 40)
+    y = cached.cached_attention(ours[0], *(x[..., ::2] for x in wide), at(40))
     np.testing.assert_allclose(y.numpy(), attended(*exact, 40)[0], rtol=1e-5, atol=1e-5)
 
 
@@ -84,7 +91,7 @@ def test_a_new_position_does_not_see_those_behind_it(dtype: str, rng: np.random.
     """What is not finite shows from its own position on."""
     ours, _ = given(rng, dtype, 1, 1, 1, 3, 70, 16)
     ours[0][0, 2, 0, 0] = float("nan")
-    y = cached.cached_attention(*ours, 70).numpy().astype(np.float64)
+    y = cached.cached_attention(*ours, at(70)).numpy().astype(np.float64)
     assert np.isfinite(y[0, :2]).all() and np.isnan(y[0, 2]).all()
 
 
@@ -95,7 +102,7 @@ def test_runs_are_equal_bit_for_bit(dtype: str, rng: np.random.Generator) -> Non
 
     def run() -> bytes:
         ours = [gt.tensor(x, dtype=getattr(gt, dtype), device="cuda") for x in exact]
-        return cached.cached_attention(*ours, 500).numpy().tobytes()
+        return cached.cached_attention(*ours, at(500)).numpy().tobytes()
 
     first = run()
     assert all(run() == first for _ in range(4))
@@ -108,28 +115,27 @@ def test_runs_are_equal_bit_for_bit(dtype: str, rng: np.random.Generator) -> Non
 def test_few_queries_are_two_launches(
     length: int, dtype: str, ctype: str, rng: np.random.Generator
 ) -> None:
-    """And two copies into the cache."""
+    """After one that turns and stores what is new; a copy is the result."""
     from gtensor import hostcuda
 
     ours, _ = given(rng, dtype, 2, 2, 2, length, 300, 64)
+    position = at(300)
     hostcuda.reset_counters()
-    cached.cached_attention(*ours, 300)
+    cached.cached_attention(*ours, position)
     gt.device("cuda").synchronize()
     found: dict[str, Any] = dict(hostcuda.counters().kernels)
     assert {name: count for name, count in found.items() if "copy" not in name} == {
-        f"attention_cached_64<{ctype}>": 1, f"attention_cached_combine<{ctype}>": 1}
-    assert sum(found.values()) == 4 and not hostcuda.counters().library
+        f"attention_cached_{part}<{ctype}>": 1 for part in ("64", "combine", "store")}
+    assert sum(found.values()) == 3 and not hostcuda.counters().library
 
 
 def test_a_plan_splits_keys_over_blocks() -> None:
-    """As many blocks as fill a GPU, if each has enough keys."""
-    long = cached.plan((1, 1, 36, 64), (1, 12, 9000, 64), 8191, True, 2)
-    assert long is not None and long.grid == (12, 43, 1)  # 8192 keys, 192 each
-    assert long.space["keys"] == 192 and long.rows == 12 and long.parts == 12 * 44 * 66
-    short = cached.plan((1, 1, 36, 64), (1, 12, 9000, 64), 10, True, 2)
-    assert short is not None and short.grid == (12, 1, 1)
-    many = cached.plan((512, 1, 36, 64), (512, 12, 9000, 64), 8191, True, 2)
-    assert many is not None and many.grid == (512 * 12, 1, 1)
-    groups = cached.plan((1, 2, 10, 64), (1, 1, 9000, 64), 8191, True, 2)
-    assert groups is not None and groups.grid[2] == 4  # 16 queries share a head of keys
-    assert cached.plan((1, 3, 10, 64), (1, 1, 9000, 64), 8191, True, 2) is None
+    """As many blocks as fill a GPU, if each has enough of a full cache."""
+    long = cached.plan((1, 1, 36, 64), (1, 12, 9000, 64), True, 2)
+    assert long.grid == (12, 44, 1)
+    assert long.space["most"] == 44 and long.rows == 12 and long.parts == 12 * 44 * 66
+    assert cached.plan((1, 1, 36, 64), (1, 12, 60, 64), True, 2).grid == (12, 1, 1)
+    assert cached.plan((512, 1, 36, 64), (512, 12, 9000, 64), True, 2).grid == (512 * 12, 1, 1)
+    groups = cached.plan((1, 2, 10, 64), (1, 1, 9000, 64), True, 2)
+    assert groups.size and groups.grid[2] == 4  # 16 queries share a head of keys
+    assert not cached.plan((1, 3, 10, 64), (1, 1, 9000, 64), True, 2).size
