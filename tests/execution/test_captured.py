@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import pickle
 import threading
 import weakref
@@ -14,6 +15,8 @@ import pytest
 import gtensor as gt
 from execution.programs import EQUAL, REFUSED
 from gtensor import nn
+from gtensor.engine.handle.namespaces import public, raw, recorded
+from gtensor.engine.tape.op import registry
 from gtensor.memory import Arena, HostSegments
 from gtensor.system.bus import bus, here
 
@@ -518,3 +521,43 @@ def test_a_tensor_that_is_returned_twice_is_one_tensor():
         found = step(numbers(i))
         assert found["loss"] is found["logged"][0] is not found["logged"][1]
     assert step.programs
+
+
+@pytest.fixture
+def applied():
+    """An op whose parameter is a function."""
+    name = "own_applied"
+    none = dict.fromkeys(("gpu", "backward", "tangent", "batch"))
+    yield gt.op(name, cpu=lambda x, *, how, out=None: how(x), **none, samples=())
+    del registry[name]
+    for namespace in (recorded, public, *raw.values()):
+        vars(namespace).pop(name, None)
+
+
+@pytest.mark.parametrize("where", ("closure", "default", "keyword"))
+def test_functions_made_in_a_step_are_compared_also_one_that_calls_itself(applied, where):
+    def ended(factor):
+        if where == "closure":
+            return lambda a: a * factor
+        if where == "default":
+            return lambda a, by=factor: a * by
+        return lambda a, *, by=factor: a * by
+
+    def made(factors):
+        def step(x):
+            end = ended(next(factors))
+
+            def power(a, n):
+                return end(a) if n == 1 else a * power(a, n - 1)
+
+            return applied(x, how=lambda a: power(a, 3))
+
+        return gt.capture(step)
+
+    step = made(itertools.repeat(2.0))
+    for i in range(4):
+        x = numbers(i)
+        assert step(x).tolist() == (x * (x * (x * 2))).tolist()
+    assert step.programs
+    with pytest.raises(gt.CaptureError, match="own_applied was given parameter 'how'"):
+        list(map(made(itertools.count(2.0)), [numbers(0)] * 3))
