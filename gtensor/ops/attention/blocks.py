@@ -13,7 +13,7 @@ import numpy as np
 from gtensor.engine.handle.namespaces import raw
 from gtensor.ops.activations.dropout import keep_factors
 from gtensor.ops.attention import fused
-from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.cpu_tiles import computed_in, row_maxima
 from gtensor.ops.define.path_builders import tiles
 from gtensor.settings import settings
 from gtensor.system.bus import bus
@@ -237,15 +237,14 @@ def _attend(
     blocks: _Blocks, batch: Key, first: int, rows: slice, place: Array
 ) -> tuple[Any, Any]:
     """Write the output of some queries; their largest scores and sums of exponentials."""
-    xp = blocks.xp
+    xp, on_cpu = blocks.xp, blocks.device.type == "cpu"
     # on the CPU many matrices are one call only where they lie one behind the other
-    direct = place.dtype == blocks.work and (
-        place.flags.c_contiguous or blocks.device.type != "cpu")
+    direct = place.dtype == blocks.work and (place.flags.c_contiguous or not on_cpu)
     mixed = place if direct else blocks.output(0, place.shape)
     top = total = None
     for columns in blocks.column_blocks(rows):
         p = blocks.scores(batch, rows, columns)
-        higher = p.max(axis=-1, keepdims=True)
+        higher = row_maxima(p) if on_cpu else p.max(axis=-1, keepdims=True)
         if top is not None:
             higher = xp.maximum(top, higher)
         origin = xp.where(higher == -np.inf, 0, higher)  # nothing seen yet: not -inf minus -inf
