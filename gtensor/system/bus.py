@@ -70,6 +70,7 @@ class _Here(threading.local):
     instruction: tuple[CodeType, int] | None = None
     number = 0
     recorder: Any = None
+    replaying = False
 
 
 here = _Here()

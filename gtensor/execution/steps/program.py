@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend import get_device, owner
+from gtensor.backend.host_device import REPLAYED
 from gtensor.engine.handle.storage import UNREAD, Storage
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.writable import count_write
@@ -75,6 +76,9 @@ class Program:
         self._lines = text.lines
         self._told: Callable[..., list[Array]] | None = None
         self._build = results.builder()
+        self._large = any(facts.kind == "made" and facts.dtype is not None
+                          and math.prod(facts.shape) * facts.dtype.itemsize >= REPLAYED
+                          for facts in self.listing.values)
 
     def _telling(self) -> Callable[..., list[Array]]:
         """The same text, whose calls are told to listeners as those of the step were."""
@@ -135,11 +139,14 @@ class Program:
         run = self._run
         if bus.listeners:
             run = self._told = self._told or self._telling()
+        here.replaying = self._large
         try:
             return run(arguments, lasting)
         except BaseException as error:  # undone: the error is told where it happened
             self._explain(error, run.__code__)
             raise
+        finally:
+            here.replaying = False
 
     def _explain(self, error: BaseException, code: CodeType) -> None:
         """Note the user's line, and what of the step is done."""
