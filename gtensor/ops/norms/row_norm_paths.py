@@ -204,64 +204,62 @@ def dx_cpu(
     eps: float, out: Array | None = None, beta: float = 0.0,
 ) -> Array:
     """rstd * (h - mean(h) - xhat * mean(h * xhat)) with h = g * weight; no mean(h) without mean."""
-    if out is not None and beta:
-        return np.add(out, dx_cpu(g, x, weight, mean, rstd, dims=dims, eps=eps), out=out)
-    rows = _Rows(x, dims)
-    if out is None:
-        out = host().empty(x.shape, x.dtype, "row_norm_dx")
-    w = rows.flat(weight)
-    with np.errstate():
-        broadcast_directly(rows.columns)
-        for key in rows.tiles():
-            h, grad, inverse = rows.target(out, key, 1), rows.read(g, key), rstd[key].reshape(-1, 1)
-            if w is not None:
-                rows.along(np.multiply, grad, w, h)
-                grad = h
-            part, center = rows.near(x, mean, inverse, key)
-            slope, level = _projection(grad, part, center, inverse, mean is not None)
-            np.subtract(grad, np.multiply(part, slope, out=rows.buffer(0, len(part))), out=h)
-            if level is not None:
-                h -= level
-            h *= inverse
-            _store(out, key, h)
-    return out
-
-
-def _dweight_cpu(
-    g: Array, x: Array, mean: Array | None, rstd: Array, dims: int
-) -> Array:
-    """The sum over rows of g * xhat."""
-    rows = _Rows(x, dims)
-    out = host().empty(rows.row, g.dtype, "row_norm_dweight")
-    total = np.zeros(rows.columns, rows.work)
-    with np.errstate():
-        broadcast_directly(rows.columns)
-        for key in rows.tiles():
-            inverse = rstd[key].reshape(-1)
-            part, center = rows.near(x, mean, inverse[:, None], key)
-            grad = rows.read(g, key)
-            total += inverse @ np.multiply(part, grad, out=rows.buffer(0, len(part)))
-            if center is not None:
-                inverse = inverse * center[:, 0]
-                total -= inverse @ grad
-    out[...] = total.reshape(rows.row)
-    return out
+    dx: Any = grads_cpu(g, x, weight, mean, rstd, dims=dims, eps=eps, needs=(True, False, False),
+                        out=out, beta=beta)[0]
+    return dx
 
 
 def grads_cpu(
     g: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, *, dims: int,
     eps: float, needs: Needs, out: Array | None = None, beta: float = 0.0,
 ) -> Grads:
-    """The gradients of x, weight and bias, None for those that are not needed."""
-    dweight = dbias = None
-    if needs[1]:
-        dweight = _dweight_cpu(g, x, mean, rstd, dims)
-    if needs[2]:
-        dbias = raw_spaces["cpu"].sum(g, axis=tuple(range(-g.ndim, -dims)))
-    dx = None
-    if needs[0]:
-        dx = dx_cpu(g, x, weight, mean, rstd, dims=dims, eps=eps, out=out, beta=beta)
-    return dx, dweight, dbias
+    """The gradients of x, weight and bias, None for those that are not needed. `out` may be g."""
+    dbias = raw_spaces["cpu"].sum(g, axis=tuple(range(-g.ndim, -dims))) if needs[2] else None
+    rows = _Rows(x, dims)
+    total = np.zeros(rows.columns, rows.work) if needs[1] else None
+    if needs[0] and out is None:
+        out, beta = host().empty(x.shape, x.dtype, "row_norm_dx"), 0.0
+    w = rows.flat(weight)
+    with np.errstate():
+        broadcast_directly(rows.columns)
+        for key in rows.tiles():
+            grad, inverse = rows.read(g, key), rstd[key].reshape(-1, 1)
+            part, center = rows.near(x, mean, inverse, key)
+            if total is not None:
+                spare = rows.buffer(int(mean is not None and center is None), len(part))
+                _add_weight(total, grad, part, center, inverse[:, 0], spare)
+            if not needs[0]:
+                continue
+            assert out is not None
+            h = rows.buffer(1, len(part)) if beta else rows.target(out, key, 1)
+            if w is not None:
+                rows.along(np.multiply, grad, w, h)
+                grad = h
+            slope, level = _projection(grad, part, center, inverse, mean is not None)
+            np.subtract(grad, np.multiply(part, slope, out=rows.buffer(0, len(part))), out=h)
+            if level is not None:
+                h -= level
+            h *= inverse
+            if beta:
+                place = out[key]
+                np.add(place, h.reshape(place.shape), out=place, casting="unsafe")
+            else:
+                _store(out, key, h)
+    dweight = None
+    if total is not None:
+        dweight = host().empty(rows.row, g.dtype, "row_norm_dweight")
+        dweight[...] = total.reshape(rows.row)
+    return out if needs[0] else None, dweight, dbias
+
+
+def _add_weight(
+    total: np.ndarray, grad: np.ndarray, part: np.ndarray, center: np.ndarray | None,
+    inverse: np.ndarray, spare: np.ndarray
+) -> None:
+    """Add the sum over rows of g * xhat to the total."""
+    total += inverse @ np.multiply(part, grad, out=spare)
+    if center is not None:
+        total -= (inverse * center[:, 0]) @ grad
 
 
 # -- GPU -----------------------------------------------------------------------------------------
