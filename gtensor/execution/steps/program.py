@@ -139,14 +139,16 @@ class Program:
         run = self._run
         if bus.listeners:
             run = self._told = self._told or self._telling()
-        here.replaying = self._large
+        if self._large:
+            here.replaying = True
         try:
             return run(arguments, lasting)
         except BaseException as error:  # undone: the error is told where it happened
             self._explain(error, run.__code__)
             raise
         finally:
-            here.replaying = False
+            if self._large:
+                here.replaying = False
 
     def _explain(self, error: BaseException, code: CodeType) -> None:
         """Note the user's line, and what of the step is done."""
