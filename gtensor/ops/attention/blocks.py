@@ -137,9 +137,10 @@ class _Blocks:
             return x, self.scale
         return np.multiply(x, self.scale, out=self.factor(which, x.shape)), 1.0
 
-    def scores(self, batch: Key, rows: slice, columns: slice) -> Array:
+    def scores(
+        self, queries: Array, scale: float, batch: Key, rows: slice, columns: slice
+    ) -> Array:
         """scale * queries @ keys.mT, masked: a block that may be overwritten."""
-        queries, scale = self.scaled(0, self.part(self.q, batch, rows))
         s = self.product(0, queries, self.part(self.k, batch, columns), scale)
         if self.mask is not None:
             mask = self.mask[batch][..., rows, columns]
@@ -255,8 +256,9 @@ def _attend(
     mixed = place if direct else blocks.output(0, place.shape)
     top: Any = None
     total: Any = None
+    queries, scale = blocks.scaled(0, blocks.part(blocks.q, batch, rows))
     for columns in blocks.column_blocks(rows):
-        p = blocks.scores(batch, rows, columns)
+        p = blocks.scores(queries, scale, batch, rows, columns)
         higher = row_maxima(p) if on_cpu else p.max(axis=-1, keepdims=True)
         if top is not None:
             higher = xp.maximum(top, higher)
@@ -357,7 +359,7 @@ def _attend_backward(
     shift = blocks.row_dots(arrived, attended[batch][..., rows, :])
     for columns in blocks.column_blocks(rows):
         keys, values = (blocks.part(x, batch, columns) for x in (blocks.k, blocks.v))
-        p = blocks.scores(batch, rows, columns)
+        p = blocks.scores(queries, scale, batch, rows, columns)
         p -= largest[batch][..., rows, :]
         xp.exp(p, out=p)
         if sums_left is not None:
