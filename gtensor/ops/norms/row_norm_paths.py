@@ -23,7 +23,7 @@ from gtensor.ops.define.sums import recentre, row_means
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
+    from gtensor.backend.typing import Array, Path
     from gtensor.ops.define.cpu_tiles import Tile
 
 Needs: TypeAlias = "tuple[bool, bool, bool]"
@@ -41,8 +41,8 @@ _NEAR = 2.0  # deviations between 0 and a mean that takes nothing from the preci
 class _Rows:
     """Tiles of rows as matrices (rows, columns), in the dtype that is computed in."""
 
-    def __init__(self, x: np.ndarray, dims: int) -> None:
-        self.lead, self.row = x.shape[:x.ndim - dims], x.shape[x.ndim - dims:]
+    def __init__(self, x: Any, dims: int) -> None:
+        self.lead, self.row = x.shape[:len(x.shape) - dims], x.shape[len(x.shape) - dims:]
         self.columns = prod(self.row)
         self.work = computed_in(x.dtype)
         # two tiles' worth: beside the arrays, there are at most two work buffers in the cache
@@ -53,6 +53,11 @@ class _Rows:
             self._pack = 1
         self._limit = limit // self._pack * self._pack
         self._scratch: dict[int, Scratch] = {}
+
+    @property
+    def one(self) -> bool:
+        """Whether there is one tile."""
+        return bool(self.columns) and 0 < prod(self.lead) <= self._limit
 
     def tiles(self) -> Iterator[Tile]:
         """Keys into the leading axes."""
@@ -66,6 +71,10 @@ class _Rows:
             most = min(self._limit, max(1, prod(self.lead)))
             self._scratch[which] = host().workspace(most * self.columns, self.work)
         return self._scratch[which](0, (rows, self.columns))
+
+    def free(self) -> None:
+        """Drop the work buffers."""
+        self._scratch.clear()
 
     def read(self, a: np.ndarray, key: Tile) -> np.ndarray:
         """The tile of `a`: a view where its memory allows one."""
@@ -232,14 +241,7 @@ def grads_cpu(
                 continue
             assert out is not None
             h = rows.buffer(1, len(part)) if beta else rows.target(out, key, 1)
-            if w is not None:
-                rows.along(np.multiply, grad, w, h)
-                grad = h
-            slope, level = _projection(grad, part, center, inverse, mean is not None)
-            np.subtract(grad, np.multiply(part, slope, out=rows.buffer(0, len(part))), out=h)
-            if level is not None:
-                h -= level
-            h *= inverse
+            _write_dx(rows, h, grad, part, center, inverse, w, mean is not None)
             if beta:
                 place = out[key]
                 np.add(place, h.reshape(place.shape), out=place, casting="unsafe")
@@ -252,6 +254,21 @@ def grads_cpu(
     return out if needs[0] else None, dweight, dbias
 
 
+def _write_dx(
+    rows: _Rows, h: np.ndarray, grad: np.ndarray, part: np.ndarray, center: np.ndarray | None,
+    inverse: np.ndarray, w: np.ndarray | None, centred: bool
+) -> None:
+    """Write a tile of the gradient of x to h, which may be g's."""
+    if w is not None:
+        rows.along(np.multiply, grad, w, h)
+        grad = h
+    slope, level = _projection(grad, part, center, inverse, centred)
+    np.subtract(grad, np.multiply(part, slope, out=rows.buffer(0, len(part))), out=h)
+    if level is not None:
+        h -= level
+    h *= inverse
+
+
 def _add_weight(
     total: np.ndarray, grad: np.ndarray, part: np.ndarray, center: np.ndarray | None,
     inverse: np.ndarray, spare: np.ndarray
@@ -260,6 +277,85 @@ def _add_weight(
     total += inverse @ np.multiply(part, grad, out=spare)
     if center is not None:
         total -= (inverse * center[:, 0]) @ grad
+
+
+# -- CPU: one tile, by the facts of its arrays ----------------------------------------------------
+
+
+def _plain_rows(dims: int, *arrays: Any) -> _Rows | None:
+    """Of arrays that lie densely, are of one dtype and make one tile; None of others."""
+    first = arrays[0]
+    rows = _Rows(first, dims)
+    fits = first.dtype.char in "fd" and rows.one and all(
+        a.contiguous and a.dtype == first.dtype and a.shape == first.shape for a in arrays)
+    return rows if fits else None
+
+
+def _prepared_forward(
+    x: Any, weight: Any, bias: Any, *, dims: int, eps: float, dtype: np.dtype | None = None,
+    out: Any = None, centred: bool = True,
+) -> Path | None:
+    """`forward_cpu` of one tile, without what only finds that out."""
+    rows = _plain_rows(dims, x)
+    if rows is None or out is not None or dtype not in (None, x.dtype):
+        return None
+    shape, work, lead, matrix = x.shape, x.dtype, rows.lead, (-1, rows.columns)
+
+    def path(x: Array, weight: Array | None, bias: Array | None, **params: Any) -> Any:
+        out = host().empty(shape, work, "row_norm")
+        y = out.reshape(matrix)
+        w, b = rows.flat(weight), rows.flat(bias)
+        with np.errstate():
+            broadcast_directly(rows.columns)
+            average, inverse = _normalize(x.reshape(matrix), y, eps, centred)
+            if w is not None:
+                rows.along(np.multiply, y, w, y)
+            if b is not None:
+                rows.along(np.add, y, b, y)
+        return out, average.reshape(lead) if centred else None, inverse.reshape(lead)
+
+    return path
+
+
+def _prepared_grads(
+    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, *, dims: int, eps: float, needs: Needs,
+    out: Any = None, beta: float = 0.0,
+) -> Path | None:
+    """`grads_cpu` of one tile."""
+    rows = _plain_rows(dims, g, x)
+    if rows is None or not all(needs[:2]):
+        return None
+    shape, work, matrix, column = x.shape, x.dtype, (-1, rows.columns), (-1, 1)
+    sums, axes = raw_spaces["cpu"].sum, tuple(range(-len(shape), -dims))
+    whole = (...,)
+
+    def path(
+        g: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, *,
+        out: Array | None = None, **params: Any
+    ) -> Grads:
+        if out is not None and not (out.flags.c_contiguous and out.dtype == work):
+            return grads_cpu(g, x, weight, mean, rstd, out=out, **params)
+        dbias = sums(g, axis=axes) if needs[2] else None
+        total = np.zeros(rows.columns, work)
+        made = host().empty(shape, work, "row_norm_dx") if out is None or beta else out
+        w, grad, inverse = rows.flat(weight), g.reshape(matrix), rstd.reshape(column)
+        with np.errstate():
+            broadcast_directly(rows.columns)
+            part, center = rows.near(x, mean, inverse, whole)
+            h = made.reshape(matrix)
+            spare = rows.buffer(int(mean is not None and center is None), len(part))
+            _add_weight(total, grad, part, center, inverse[:, 0], spare)
+            _write_dx(rows, h, grad, part, center, inverse, w, mean is not None)
+            if out is not None and beta:
+                made = np.add(out, made, out=out)
+        rows.free()
+        return made, total.reshape(rows.row), dbias
+
+    return path
+
+
+forward_cpu.prepare = _prepared_forward  # type: ignore[attr-defined]
+grads_cpu.prepare = _prepared_grads  # type: ignore[attr-defined]
 
 
 # -- GPU -----------------------------------------------------------------------------------------

@@ -82,6 +82,31 @@ def test_values(dtype: np.dtype, device: str) -> None:
                   (tolerance, tolerance))
 
 
+@pytest.mark.parametrize("n", [8, 90])
+@pytest.mark.parametrize("count", [2, 30])
+def test_several_matrices_into_a_part_of_a_buffer(
+    n: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By NumPy's products where the matrices are small, else by a call of BLAS for each."""
+    runs: list[str] = []
+    for name in ("_write", "_write_batches"):
+        def counted(*given: Any, function: Any = getattr(blas, name), name: str = name) -> Any:
+            runs.append(name)
+            return function(*given)
+
+        monkeypatch.setattr(blas, name, counted)
+    rng = np.random.default_rng()
+    x, y, z = (rng.standard_normal((count, n, n)) for _ in range(3))
+    for alpha, beta in ((1.0, 0.0), (0.5, 1.0), (-2.0, 0.25)):
+        whole = gt.zeros((n, 2 * count, n), dtype=np.float64)
+        out = gt.permute_dims(whole[:, :count], (1, 0, 2))
+        out[...] = gt.asarray(z)
+        gemm_into(out, gt.asarray(x), gt.asarray(y).mT, alpha, beta)
+        close("several", out, alpha * (x @ y.swapaxes(1, 2)) + beta * z, (1e-10, 1e-10))
+        assert (whole.numpy()[:, count:] == 0).all()
+    assert {*runs} == {"_write_batches" if n == 8 else "_write"}
+
+
 def test_matrices_in_reverse_and_fields_of_records(device: str) -> None:
     """Steps below 0 between the matrices of a batch, and strides that are no whole elements."""
     rng = np.random.default_rng()
