@@ -18,7 +18,7 @@ from gtensor.system.bus import bus, here, tell_allocated
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
 
-REPLAYED = 1 << 17  # bytes from which the arrays of replays come from the arena
+REPLAYED = 8  # by which `settings.arena_min_bytes` is divided in replays of captured steps
 _STREAM = HostStream()
 _SMALL = 1 << 14  # elements of a batch: a pass for alpha is quicker than a call for each matrix
 
@@ -35,8 +35,9 @@ class HostDevice(Device):
             dtype = element_type(dtype)
         nbytes = prod(shape) * dtype.itemsize
         resource = self.resource
-        if resource is None or nbytes < settings.arena_min_bytes and (
-                nbytes < REPLAYED or not here.replaying) or nbytes == 0:
+        least = settings.arena_min_bytes
+        if resource is None or nbytes < least and (
+                REPLAYED * nbytes < least or not here.replaying) or nbytes == 0:
             return np.empty(shape, dtype)
         block = resource.allocate(nbytes, 0, label)
         if bus.memory:

@@ -439,6 +439,32 @@ def test_values_that_leave_are_refused(read):
         step(numbers(1))
 
 
+def test_replays_take_smaller_arrays_from_the_arena(monkeypatch):
+    """What an eager step leaves to NumPy, whose memory goes back to the system in between."""
+    arena = Arena(HostSegments())
+    monkeypatch.setattr(gt.device("cpu"), "resource", arena)
+
+    def step(x):
+        return gt.softmax(x * 2, dim=-1)
+
+    def peak(step, x):
+        arena.reset_peak()
+        step(x)
+        return arena.stats().peak_allocated
+
+    least = gt.settings.arena_min_bytes // 8
+    for nbytes, served in ((least, True), (least - 512, False)):
+        x, captured = gt.ones((nbytes // 512, 128)), gt.capture(step)
+        captured(x), captured(x)
+        assert peak(step, x) == 0
+        assert (peak(captured, x) >= nbytes) is served
+        with gt.settings.override(arena_min_bytes=1 << 60):
+            captured(x)  # recorded anew
+            captured(x)
+            assert peak(captured, x) == 0
+    assert not here.replaying
+
+
 def test_recordings_need_no_more_memory_than_the_step(monkeypatch):
     def peaks(wrap):
         arena = Arena(HostSegments())

@@ -77,8 +77,8 @@ class Program:
         self._told: Callable[..., list[Array]] | None = None
         self._build = results.builder()
         self._large = any(facts.kind == "made" and facts.dtype is not None
-                          and math.prod(facts.shape) * facts.dtype.itemsize >= REPLAYED
-                          for facts in self.listing.values)
+                          and REPLAYED * math.prod(facts.shape) * facts.dtype.itemsize
+                          >= settings.arena_min_bytes for facts in self.listing.values)
 
     def _telling(self) -> Callable[..., list[Array]]:
         """The same text, whose calls are told to listeners as those of the step were."""

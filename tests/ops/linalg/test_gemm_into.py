@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -89,12 +90,13 @@ def test_several_matrices_into_a_part_of_a_buffer(
 ) -> None:
     """By NumPy's products where the matrices are small, else by a call of BLAS for each."""
     runs: list[str] = []
-    for name in ("_write", "_write_batches"):
-        def counted(*given: Any, function: Any = getattr(blas, name), name: str = name) -> Any:
-            runs.append(name)
-            return function(*given)
 
-        monkeypatch.setattr(blas, name, counted)
+    def counted(name: str, function: Any, *given: Any) -> Any:
+        runs.append(name)
+        return function(*given)
+
+    for name in ("_write", "_write_batches"):
+        monkeypatch.setattr(blas, name, partial(counted, name, getattr(blas, name)))
     rng = np.random.default_rng()
     x, y, z = (rng.standard_normal((count, n, n)) for _ in range(3))
     for alpha, beta in ((1.0, 0.0), (0.5, 1.0), (-2.0, 0.25)):
