@@ -5,6 +5,8 @@
     python profiling/ladder_capture.py --only loss          # losses written by hand on 1e6 elements
     python profiling/ladder_capture.py --only mlp           # a step of a small network and AdamW
     python profiling/ladder_capture.py --only token         # texts of a small GPT, token by token
+    python profiling/ladder_capture.py --only gpt           # of a GPT of two layers, 128 wide
+    python profiling/ladder_capture.py --only one           # what a captured step of one op adds
 
 Every rung runs the same function; a captured one is replayed when it is timed. Results must be
 equal bit for bit.
@@ -15,11 +17,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from statistics import median
+from time import thread_time
 from typing import Any
 
 import numpy as np
 from ladder import Ladder
-from ladder_command import Options, Part, main
+from ladder_command import Figure, Options, Part, main
 
 import gtensor as gt
 from gtensor.models import GPT, GPTConfig, generate
@@ -29,6 +33,9 @@ LOSS = 0.6
 MLP = 1.0
 TOKEN, TEXT = 0.6, 0.8  # of eager: replays alone, a text with its recordings
 TEXT_TOKENS = 120
+NETWORK = 0.8  # a GPT
+ADDED = 1.0  # us of a step that is one op
+VOCABULARY = 65  # of the GPT
 LOSSES = (1_000, 1_000)  # their shape
 WIDTH = 64  # of the chain
 CHAIN = 300  # multiply-adds
@@ -123,6 +130,50 @@ def mlp(device: str) -> Made:
                   gt.tensor(rng.integers(0, 10, 32), device=device))
 
 
+def gpt(batch: int, length: int, device: str) -> Made:
+    """Two layers of width 128, cross entropy, backward, AdamW."""
+    gt.random.seed(0)
+    config = GPTConfig(VOCABULARY, layers=2, width=128, heads=4, length=length)
+    net = GPT(config, device)
+    optimizer = gt.optim.AdamW(net.parameters(), lr=0.0)
+    rng = np.random.default_rng(0)
+
+    def step(x: gt.Tensor, y: gt.Tensor) -> Any:
+        optimizer.zero_grad()
+        loss = gt.nn.functional.cross_entropy(net(x).reshape((-1, VOCABULARY)), y.reshape((-1,)))
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x, y = rng.integers(0, VOCABULARY, (2, batch, length))
+    return step, (gt.tensor(x, device=device), gt.tensor(y, device=device))
+
+
+def one_op(options: Options) -> Iterator[Part]:
+    """What a replay of one multiplication of 32 elements adds to it."""
+    def step(x: gt.Tensor) -> Any:
+        return x * 2.0
+
+    x, captured = gt.ones(32), gt.capture(step)
+    for _ in range(3):
+        captured(x)
+    added, alone = [], []
+    for _ in range(options.rounds):
+        eager = _thread_us(step, x)
+        added.append(_thread_us(captured, x) - eager)
+        alone.append(eager)
+    yield Figure("added to one op", median(added), ADDED, "us",
+                 f"median of {len(added)} rounds; the op alone takes {median(alone):.2f} us")
+
+
+def _thread_us(step: Step, x: gt.Tensor, times: int = 5_000) -> float:
+    """Processor time of a call."""
+    start = thread_time()
+    for _ in range(times):
+        step(x)
+    return 1e6 * (thread_time() - start) / times
+
+
 def _drawn(shape: tuple[int, ...], device: str, seed: int) -> gt.Tensor:
     values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
     return gt.tensor(values, device=device, requires_grad=True)
@@ -204,10 +255,14 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
         "loss: focal of 1e6": (focal, {"fused": LOSS}),
         "loss: huber of 1e6": (huber, {"fused": LOSS}),
         "mlp 64-128-10": (mlp, {"fused": MLP}),
+        "gpt 2 x 128, 4 x 64": (partial(gpt, 4, 64), {"fused": NETWORK}),
+        "gpt 2 x 128, 1 x 32": (partial(gpt, 1, 32), {"fused": NETWORK}),
     }
     for name, (make, targets) in parts.items():
         yield name, partial(climbed, name, make, targets, options)
     yield "tokens of a GPT", partial(tokens, options)
+    if options.device == "cpu":
+        yield "one op", lambda: one_op(options)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Of OpenBLAS in NumPy's wheels, and of others built with the suffix for 64-bit integers.
 _NAMES = ("scipy_cblas_{}gemm64_", "cblas_{}gemm64_")
-_MANY, _SMALL = 16, 1 << 15  # matrices, and multiplications of one, for `numpy.matmul` in batches
+_SMALL = 1 << 19  # multiplications of a matrix of several, up to which `numpy.matmul` is quicker
 _BY_COLUMNS = 102  # CBLAS_LAYOUT
 _OPERATIONS = (111, 112)  # CBLAS_TRANSPOSE: as it lies, transposed
 _REAL = {np.dtype(np.float32): ("s", ctypes.c_float), np.dtype(np.float64): ("d", ctypes.c_double)}
@@ -103,8 +103,8 @@ def _write(
 def _is_many_small(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
     """Whether calls for single matrices would take longer than the products."""
     rows, columns = out.shape[-2:]
-    many = out.size > _MANY * rows * columns
-    return (many and rows * columns * a.shape[-1] < _SMALL and out.itemsize > 2
+    several = out.size > rows * columns
+    return (several and rows * columns * a.shape[-1] <= _SMALL and out.itemsize > 2
             and out.size // len(out) <= settings.tile_elements
             and a.dtype == b.dtype == out.dtype)
 

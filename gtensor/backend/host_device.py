@@ -13,11 +13,12 @@ from gtensor.backend.elements import NUMBERS, element_type
 from gtensor.backend.layouts import check_out, product_shape, rows_in_step
 from gtensor.backend.streams import HostStream
 from gtensor.settings import settings
-from gtensor.system.bus import bus, tell_allocated
+from gtensor.system.bus import bus, here, tell_allocated
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
 
+REPLAYED = 8  # by which `settings.arena_min_bytes` is divided in replays of captured steps
 _STREAM = HostStream()
 _SMALL = 1 << 14  # elements of a batch: a pass for alpha is quicker than a call for each matrix
 
@@ -34,7 +35,9 @@ class HostDevice(Device):
             dtype = element_type(dtype)
         nbytes = prod(shape) * dtype.itemsize
         resource = self.resource
-        if resource is None or nbytes < settings.arena_min_bytes or nbytes == 0:
+        least = settings.arena_min_bytes
+        if resource is None or nbytes < least and (
+                REPLAYED * nbytes < least or not here.replaying) or nbytes == 0:
             return np.empty(shape, dtype)
         block = resource.allocate(nbytes, 0, label)
         if bus.memory:

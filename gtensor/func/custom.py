@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
-from types import MappingProxyType
+from types import MappingProxyType, MethodType
 from typing import Any, Generic, TypeVar, cast
 
 from gtensor.engine.handle.context import differentiating
@@ -14,7 +14,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor, check_like, zeros
 from gtensor.engine.tape.levels import Traced, innermost, is_recording, lifted, recording
 from gtensor.engine.walk.backward import gradients
-from gtensor.func.own_rules import Ran, Rule, Values, apply, differentiable, named
+from gtensor.func.own_rules import Nodes, Ran, Rule, Values, apply, differentiable, named
 from gtensor.func.trees import P, R, Tree, leaves, mapped, rebuilt
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,6 +26,7 @@ class _Custom(Generic[P, R]):
 
     _kind = ""  # its name, and how a rule is given, for messages
     _defined_by = ""
+    _call: type[_TreeCall] | None = None  # None: it has no rule yet
 
     def __init__(
         self, function: Callable[P, R], nondiff_argnums: Indices = (),
@@ -59,14 +60,28 @@ class _Custom(Generic[P, R]):
         name = getattr(self, "__qualname__", None)
         return super().__reduce_ex__(protocol) if name is None else name
 
-    def _call(self, kind: type[_TreeCall], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """As of a function in a class: the method of an instance, which is its first argument."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function's result."""
+        if self._call is None:
+            raise TypeError(f"{self._kind} of {self.name} was called before it had a rule; wanted "
+                            f"{self.name}.{self._defined_by} first")
+        given: Any = args
         if kwargs or self._defaults:
-            args = self._bound(args, kwargs)
-        if self.constants and max(self.constants) >= len(args):
-            raise ValueError(f"{self.name} was called with {len(args)} arguments, and argument "
-                             f"{max(self.constants)} of it is one without a derivative")
-        call = kind(self, args)
-        return call.result(apply(call, call.inputs(args)))
+            given = self._bound(args, kwargs)
+        call = self._call(self, len(given))
+        if self.constants:
+            if max(self.constants) >= len(given):
+                raise ValueError(f"{self.name} was called with {len(given)} arguments, and "
+                                 f"argument {max(self.constants)} of it is one without a "
+                                 "derivative")
+            call.fixed = {n: given[n] for n in self.constants}
+        outputs: Any = apply(call, call.inputs(given))
+        result: R = outputs[0] if call.form is None else _together(call.form, outputs)
+        return result
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position."""
@@ -76,10 +91,6 @@ class _Custom(Generic[P, R]):
             raise TypeError(f"{self.name} takes {', '.join(bound.kwargs)} by keyword only; "
                             f"{self._kind} wanted arguments that have a position")
         return bound.args
-
-    def _refuse_undefined(self) -> None:
-        raise TypeError(f"{self._kind} of {self.name} was called before it had a rule; wanted "
-                        f"{self.name}.{self._defined_by} first")
 
 
 class custom_vjp(_Custom[P, R]):
@@ -118,8 +129,8 @@ class custom_vjp(_Custom[P, R]):
     """
 
     _kind, _defined_by = "custom_vjp", "defvjp(forward, backward)"
-    forward: Callable[..., tuple[R, Any]] | None = None
-    backward: Callable[..., Any] | None = None
+    forward: Callable[..., tuple[R, Any]]
+    backward: Callable[..., Any]
     once = False  # whether the gradients have no derivative
 
     def defvjp(
@@ -139,15 +150,8 @@ class custom_vjp(_Custom[P, R]):
             if not callable(rule):
                 raise TypeError(f"defvjp of {self.name} was given {type(rule).__name__}; wanted "
                                 "two functions, forward and backward")
-        self.forward, self.backward = forward, backward
+        self.forward, self.backward, self._call = forward, backward, _VjpCall
         self.once = getattr(backward, "once_differentiable", False)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function's result."""
-        if self.backward is None:
-            self._refuse_undefined()
-        result: R = self._call(_VjpCall, args, kwargs)
-        return result
 
 
 class custom_jvp(_Custom[P, R]):
@@ -177,7 +181,7 @@ class custom_jvp(_Custom[P, R]):
     """
 
     _kind, _defined_by = "custom_jvp", "defjvp(rule)"
-    rule: Callable[..., Any] | None = None
+    rule: Callable[..., Any]
 
     def defjvp(self, rule: F) -> F:
         """Give the function its rule, and return that.
@@ -192,7 +196,7 @@ class custom_jvp(_Custom[P, R]):
         if not callable(rule):
             raise TypeError(f"defjvp of {self.name} was given {type(rule).__name__}; wanted a "
                             "function")
-        self.rule = rule
+        self.rule, self._call = rule, _JvpCall
         return rule
 
     def defjvps(self, *rules: Callable[..., Tree] | None) -> None:
@@ -221,14 +225,7 @@ class custom_jvp(_Custom[P, R]):
                         total, leaves(one(t, out, *primals)), strict=True)]
             return out, rebuilt(out, total)
 
-        self.rule = rule
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function's result."""
-        if self.rule is None:
-            self._refuse_undefined()
-        result: R = self._call(_JvpCall, args, kwargs)
-        return result
+        self.rule, self._call = rule, _JvpCall
 
 
 # -- one call --------------------------------------------------------------------------------------
@@ -256,28 +253,26 @@ class _TreeCall(Rule):
     """One call: the structure of arguments and result, and what among the arguments is no tensor.
     """
 
-    _fixed: Mapping[int, Any] = MappingProxyType({})  # arguments without derivatives, by number
+    fixed: Mapping[int, Any] = MappingProxyType({})  # arguments without derivatives, by number
     _form: Tree = None  # of the others; None: each is a tensor
     _leaves: Sequence[Any] = ()  # theirs, None in place of tensors
     _tensors: Sequence[int] = ()  # which of the leaves are tensors
-    _result: Tree = None  # the form of the result
+    form: Tree = None  # of the result
 
-    def __init__(self, own: Any, args: tuple[Any, ...]) -> None:
+    def __init__(self, own: Any, count: int) -> None:
         self.own, self.name = own, own.name
-        self._count = len(args)  # of all arguments
-        if own.constants:
-            self._fixed = {n: args[n] for n in own.constants}
+        self._count = count  # of all arguments
 
     def inputs(self, args: tuple[Any, ...]) -> Values:
         """The tensors among the arguments."""
-        if not self._fixed:
+        if not self.fixed:
             for x in args:
                 if not isinstance(x, Tensor):
                     break
             else:
                 return args
         found, self._form = _apart(tuple([
-            x for n, x in enumerate(args) if n not in self._fixed]))
+            x for n, x in enumerate(args) if n not in self.fixed]))
         self._tensors = [k for k, x in enumerate(found) if isinstance(x, Tensor)]
         self._leaves = [None if isinstance(x, Tensor) else x for x in found]
         return [found[k] for k in self._tensors]
@@ -294,23 +289,19 @@ class _TreeCall(Rule):
 
     def _arguments(self, inputs: Values) -> Sequence[Any]:
         """All arguments in their order."""
-        if not self._fixed:
+        if not self.fixed:
             return self._trees(inputs)
         rest = iter(self._trees(inputs))
-        return [self._fixed[n] if n in self._fixed else next(rest) for n in range(self._count)]
+        return [self.fixed[n] if n in self.fixed else next(rest) for n in range(self._count)]
 
     def _first(self) -> list[Any]:
         """The arguments without derivatives."""
-        return [self._fixed[n] for n in sorted(self._fixed)]
+        return [self.fixed[n] for n in sorted(self.fixed)]
 
     def _outputs(self, result: Tree) -> list[Any]:
         """The leaves of the result, whose form is noted."""
-        found, self._result = _apart(result)
+        found, self.form = _apart(result)
         return found
-
-    def result(self, outputs: Values) -> Tree:
-        """The result with these leaves."""
-        return _together(self._result, outputs)
 
     def primal(self, inputs: Values) -> Values:
         return self._outputs(self.own.function(*self._arguments(inputs)))
@@ -318,7 +309,7 @@ class _TreeCall(Rule):
     def _named(self, n: int) -> str:
         """Argument n of those with derivatives."""
         return named(self.own.function,
-                     [k for k in range(self._count) if k not in self._fixed][n])
+                     [k for k in range(self._count) if k not in self.fixed][n])
 
     def argument(self, i: int) -> str:
         if self._form is None:
@@ -331,31 +322,39 @@ class _TreeCall(Rule):
 class _VjpCall(_TreeCall):
     """A call of a `custom_vjp`."""
 
-    def __init__(self, own: custom_vjp[..., Any], args: tuple[Any, ...]) -> None:
-        super().__init__(own, args)
-        self.once, self.repeats = own.once, not own.once
+    @property
+    def once(self) -> bool:  # type: ignore[override]
+        return self.own.once
 
-    def forward(self, inputs: Values, needs: Sequence[bool]) -> Ran:
-        found = self.own.forward(*self._arguments(inputs))
+    @property
+    def repeats(self) -> bool:  # type: ignore[override]
+        return not self.own.once
+
+    def forward(self, inputs: Values, nodes: Nodes) -> Ran:
+        plain = self._form is None and not self.fixed
+        found = self.own.forward(*(inputs if plain else self._arguments(inputs)))
         if type(found) is not tuple or len(found) != 2:
             raise TypeError(f"the forward rule of {self.name} returned {_told(found)}; wanted a "
                             "pair (result, residuals)")
-        outputs = self._outputs(found[0])
-        kept, form = _apart(found[1])
+        result, residuals = found
+        outputs, self.form = _apart(result)
+        kept, form = _apart(residuals)
         shapes = [(y.device, y.shape, y.dtype) if differentiable(y) else None
                   for y in outputs] if len(outputs) > 1 else None
         return outputs, kept, (form, shapes), ()
 
     def backward(
-        self, context: Any, kept: Values, grads: Values, needs: Sequence[bool]
+        self, context: Any, kept: Values, grads: Values, nodes: Nodes
     ) -> Values:
         form, shapes = context
         if shapes:
             grads = [zeros(*like) if g is None and like is not None else g
                      for g, like in zip(grads, shapes, strict=True)]
-        g = self.result(grads)
-        found = self.own.backward(*self._first(), _together(form, kept), g)
-        count = self._count - len(self._fixed)
+        g = grads[0] if self.form is None else _together(self.form, grads)
+        residuals = kept[0] if form is None else _together(form, kept)
+        first = self._first() if self.fixed else ()
+        found = self.own.backward(*first, residuals, g)
+        count = self._count - len(self.fixed)
         if not isinstance(found, (tuple, list)) or len(found) != count:
             raise GradientError(
                 f"the backward rule of {self.name} returned {_told(found)}; wanted a tuple of "
@@ -384,16 +383,16 @@ class _VjpCall(_TreeCall):
 class _JvpCall(_TreeCall):
     """A call of a `custom_jvp`."""
 
-    def forward(self, inputs: Values, needs: Sequence[bool]) -> Ran:
+    def forward(self, inputs: Values, nodes: Nodes) -> Ran:
         return self._outputs(self.own.function(*self._arguments(inputs))), inputs, None, ()
 
     def backward(
-        self, context: Any, kept: Values, grads: Values, needs: Sequence[bool]
+        self, context: Any, kept: Values, grads: Values, nodes: Nodes
     ) -> Values:
         """The pullback of the rule, which is linear in the tangents: a walk of it at zeros."""
         moves: list[Any] = [None] * len(kept)
-        for i, needed in enumerate(needs):
-            if needed:
+        for i, node in enumerate(nodes):
+            if node is not None:
                 moves[i] = lifted(_zeros_like(kept[i])).requires_grad_()
         leaves_of = [x._node for x in moves if x is not None]
         graph = is_recording(innermost()) or any(isinstance(g, Traced) for g in grads)
@@ -404,7 +403,8 @@ class _JvpCall(_TreeCall):
         found = iter(gradients([t for t, _ in ends], leaves_of, [g for _, g in ends], graph, graph)
                      if ends else [None] * len(leaves_of))
         slopes = [None if x is None else next(found) for x in moves]
-        return [_zeros_like(kept[i]) if x is None and needs[i] else x for i, x in enumerate(slopes)]
+        return [_zeros_like(kept[i]) if x is None and nodes[i] is not None else x
+                for i, x in enumerate(slopes)]
 
     def tangent(self, inputs: Values, tangents: Values) -> tuple[Values, Values]:
         moves = [_zeros_like(x) if t is None and differentiable(x) else t

@@ -10,6 +10,7 @@ from gtensor.engine.handle.errors import GradientError
 from gtensor.engine.handle.tensor import Tensor, zeros
 from gtensor.engine.tape.levels import Traced
 from gtensor.func.own_rules import (
+    Nodes,
     Ran,
     Rule,
     Values,
@@ -176,11 +177,11 @@ class _FunctionCall(Rule):
         """What `forward` returned, with these outputs."""
         return tuple(outputs) if self._several else outputs[0]
 
-    def _all(self, values: Values, rest: Any = None) -> Values:
-        """One for each argument."""
+    def _all(self, values: Values) -> Values:
+        """One for each argument; None for what is no tensor."""
         if len(values) == self._count:
             return values
-        found = [rest] * self._count
+        found: list[Any] = [None] * self._count
         for n, x in zip(self.places, values, strict=True):
             found[n] = x
         return found
@@ -201,13 +202,13 @@ class _FunctionCall(Rule):
         return list(found) if self._several else [found]
 
     def primal(self, inputs: Values) -> Values:
-        return unrecorded(None, self._run, _context([False] * self._count), inputs)
+        return unrecorded(None, self._run, _context([None] * self._count), inputs)
 
-    def forward(self, inputs: Values, needs: Sequence[bool]) -> Ran:
+    def forward(self, inputs: Values, nodes: Nodes) -> Ran:
         if not hasattr(self.own, "backward"):
             raise TypeError(f"{self.name} has no method backward, and an argument of it requires a "
                             "gradient; wanted the method, or the argument's detach()")
-        ctx = _context(self._all(needs, False))
+        ctx = _context(self._all(nodes))
         outputs = self._run(ctx, inputs)
         kept, ctx._saved = ctx._saved or (), None
         if ctx._saved_forward is not None:
@@ -222,7 +223,7 @@ class _FunctionCall(Rule):
         return outputs, kept, ctx, constants
 
     def backward(
-        self, context: Any, kept: Values, grads: Values, needs: Sequence[bool]
+        self, context: Any, kept: Values, grads: Values, nodes: Nodes
     ) -> Values:
         ctx: FunctionCtx = context
         if ctx._shapes and ctx._materialize:
@@ -230,7 +231,7 @@ class _FunctionCall(Rule):
                      for g, like in zip(grads, ctx._shapes, strict=True)]
         before = ctx.needs_input_grad
         try:
-            ctx._saved, ctx.needs_input_grad = tuple(kept), tuple(self._all(needs, False))
+            ctx._saved, ctx.needs_input_grad = tuple(kept), _needed(self._all(nodes))
             found = self.own.backward(ctx, *grads)
         finally:
             ctx._saved, ctx.needs_input_grad = None, before
@@ -247,7 +248,7 @@ class _FunctionCall(Rule):
         """By the method `jvp`, if there is one."""
         if self.own.jvp is None:
             return super().tangent(inputs, tangents)
-        ctx = _context(self._all([False] * len(inputs), False))
+        ctx = _context([None] * self._count)
         plain = not grad_enabled() or not any(
             isinstance(x, Traced) or x._node is not None for x in inputs)
         outputs = unrecorded(None, self._run, ctx, inputs)
@@ -276,7 +277,11 @@ class _FunctionCall(Rule):
         return named(self.own.forward, self.places[i], self.own.setup_context is None)
 
 
-def _context(needs: Sequence[bool]) -> FunctionCtx:
+def _context(nodes: Values) -> FunctionCtx:
     ctx = FunctionCtx()
-    ctx.needs_input_grad = tuple(needs)
+    ctx.needs_input_grad = _needed(nodes)
     return ctx
+
+
+def _needed(nodes: Values) -> tuple[bool, ...]:
+    return tuple([node is not None for node in nodes])

@@ -36,7 +36,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.saved import Guard, Guards, replayed
 from gtensor.engine.handle.storage import FRESH, FRESH_ELSEWHERE, Storage
 from gtensor.engine.handle.tensor import Tensor, wrap, zeros
-from gtensor.engine.run.bind import NO_PARAMS, saves, saving
+from gtensor.engine.run.bind import NO_PARAMS, saves
 from gtensor.engine.tape.levels import (
     Level,
     Traced,
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from gtensor.engine.tape.record import Record
 
 Values = Sequence[Any]
+Nodes: TypeAlias = "Sequence[Node | None]"  # of inputs
 DIFFERENTIABLE = "fVc"  # kinds of dtypes whose values may have a gradient
 _new = object.__new__
 _CAST = {np.dtype("float32"), np.dtype("float16"), np.dtype("bfloat16")}  # by `gt.autocast`
@@ -87,12 +88,12 @@ class Rule:
         """The outputs, where no derivative is asked."""
         raise NotImplementedError
 
-    def forward(self, inputs: Values, needs: Sequence[bool]) -> Ran:
-        """The outputs, and what `backward` needs; `needs`: which inputs want a gradient."""
+    def forward(self, inputs: Values, nodes: Nodes) -> Ran:
+        """The outputs, and what `backward` needs; `nodes`: None for an input without a gradient."""
         raise NotImplementedError
 
     def backward(
-        self, context: Any, kept: Values, grads: Values, needs: Sequence[bool]
+        self, context: Any, kept: Values, grads: Values, nodes: Nodes
     ) -> Values:
         """A gradient for each input that needs one; `grads` has None for an output without one."""
         raise NotImplementedError
@@ -133,7 +134,8 @@ class Rule:
 
 def apply(rule: Rule, inputs: Sequence[Tensor]) -> Values:
     """The outputs of a rule's function, recorded if an input has a history."""
-    nodes, tracked = [], False
+    nodes: list[Node | None] = []
+    mask, bit = 0, 1
     for x in inputs:
         if x._version != x._storage.version:
             level = newest(rule.name, inputs)
@@ -143,9 +145,10 @@ def apply(rule: Rule, inputs: Sequence[Tensor]) -> Values:
         node = x._node
         nodes.append(node)
         if node is not None:
-            tracked = True
-    if tracked and grad_enabled():
-        return _recorded(rule, None, inputs, nodes)
+            mask |= bit
+        bit += bit
+    if mask and grad_enabled():
+        return _recorded(rule, None, inputs, nodes, mask)
     return rule.primal(inputs)
 
 
@@ -153,8 +156,9 @@ def _on_level(rule: Rule, level: Level, inputs: Sequence[Tensor]) -> Values:
     """The same where the newest input is a handle of a level."""
     if is_recording(level):
         nodes = [x._node if level.owns(x) else None for x in inputs]
-        if nodes.count(None) < len(nodes):
-            return _recorded(rule, level, inputs, nodes)
+        mask = _mask(nodes)
+        if mask:
+            return _recorded(rule, level, inputs, nodes, mask)
     if isinstance(level, Vectorized):
         return _for_all(rule, level, inputs)
     assert isinstance(level, Directional)
@@ -185,19 +189,16 @@ def named(function: Callable[..., Any], number: int, behind: int = 0) -> str:
 class _Kept:
     """What a record saved beside arrays; the last of its saved values."""
 
-    __slots__ = ("cast", "context", "count", "outputs", "places", "repeats", "tensors")
+    outputs: Sequence[Device] = ()  # the devices of those in `places`, if they are several
+    repeats = 0  # how many inputs are saved last, for another run of `forward`
 
-    def __init__(
-        self, context: Any, count: int, places: Sequence[int], outputs: Sequence[Device]
-    ) -> None:
+    def __init__(self, context: Any, count: int, places: Sequence[int]) -> None:
         self.context = context
         self.count = count  # of all outputs
         self.places = places  # those that have a gradient
-        self.outputs = outputs  # their devices, if they are several
-        self.repeats = 0  # how many inputs are saved last, for another run of `forward`
         self.cast = current_casts() is not None
         # of each saved value the device and the storage; None if it is no tensor, or a recipe
-        self.tensors: list[Any] = []
+        self.tensors: list[tuple[Device | None, Storage | None]] = []
 
     def handles(
         self, saved: Values, handle: Callable[..., Any], inputs: bool = False
@@ -208,15 +209,13 @@ class _Kept:
         """
         if self.repeats and not inputs:
             saved = saved[:-self.repeats - 1]
-        facts = iter(self.tensors)
-        return [x if device is None else handle(x, device, storage)
-                for device, storage, x in zip(facts, facts, saved, strict=False)]
+        found = []
+        for (device, storage), x in zip(self.tensors, saved, strict=False):
+            found.append(x if device is None else handle(x, device, storage))
+        return found
 
-    def parts(self, step: Any, g: Any, handle: Callable[..., Any]) -> list[Any]:
-        """The gradients of the outputs, `handle(array, device)` of each; None where there is none.
-        """
-        if type(g) is not Parts:
-            return [handle(g, step.record.device)]
+    def parts(self, g: Any, handle: Callable[..., Any]) -> list[Any]:
+        """The gradients of several outputs, `handle(array, device)` of each; None for none."""
         return [None if a is None else handle(a, d) for a, d in zip(g, self.outputs, strict=True)]
 
 
@@ -235,7 +234,7 @@ class _Entry:
     view = False
     complex = True
     flops = composed = None
-    positions: tuple[int | None, ...] = (None,)
+    positions: Sequence[int | None] = (None,)
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -246,7 +245,7 @@ class _Entry:
     def __hash__(self) -> int:
         return hash(self.name)
 
-    def plan(self, mask: int, count: int) -> tuple[int | None, ...]:
+    def plan(self, mask: int, count: int) -> Sequence[int | None]:
         """Positions of the saved values: among the inputs, then the output, then others."""
         return self.positions
 
@@ -288,24 +287,25 @@ class _Call(_Entry):
 
     def backward(self, ns: Any, step: Any, g: Any) -> None:
         """Call the rule on tensors, and give what it returns."""
-        if isinstance(step, RecordedStep):
+        if type(step) is RawStep and not STATE.levels:
+            self._raw(step, g)
+        elif isinstance(step, RecordedStep):
             self._recorded(step, g)
         elif isinstance(step, StackedStep):
             if step.level is not None:
                 return self._stacked(step, g.array, step.level)
             with running(Vectorized(step.count, "error")) as level:
                 self._stacked(step, g.array, level)
-        elif not STATE.levels:
-            self._raw(step, g)
         else:
             with _levels(()):  # the walk is of no transform
                 self._raw(step, g)
 
     def _raw(self, step: Any, g: Any) -> None:
         """In a walk on arrays. A gradient that nothing else has is given away."""
-        saved = step.saved
-        kept = saved[-1]
-        found = self._called(step, kept, kept.handles(saved, _alias), kept.parts(step, g, wrap))
+        kept = step.saved[-1]
+        parts = [wrap(g, step.record.device)] if type(g) is not Parts else kept.parts(g, wrap)
+        found = self._called(step, kept, kept.handles(step.saved, _alias), parts)
+        del parts
         lent: list[Any] = []
         for i in range(len(found)):
             x = found[i]
@@ -329,10 +329,9 @@ class _Call(_Entry):
                 return level.handle(wrap(a.array, device), True)
             return wrap(a, device)
 
-        if type(g) is not Parts:
-            g = Stack(g)
-        found = self._called(
-            step, kept, kept.handles(step.saved, handle), kept.parts(step, g, handle))
+        parts = (kept.parts(g, handle) if type(g) is Parts
+                 else [handle(Stack(g), step.record.device)])
+        found = self._called(step, kept, kept.handles(step.saved, handle), parts)
         for i, x in enumerate(found):
             if x is not None:
                 x, stacked = level.end(x)
@@ -360,7 +359,7 @@ class _Call(_Entry):
                 x._node = _part(rule.name, record, position - count - 1, several, x)
         own = len(handles) - kept.repeats
         handles, inputs = handles[:own], handles[own:]
-        parts = kept.parts(step, g, lambda x, device: x)
+        parts = list(g) if type(g) is Parts else [g]
         if step.create_graph and rule.once:
             found = unrecorded(step.level, self._called, step, kept, _bare(handles), _bare(parts))
             why = (f"the gradient of {record.where()} was differentiated, whose backward rule is "
@@ -403,7 +402,7 @@ class _Call(_Entry):
         with differentiating([node for node in parents if node is not None]), refusing(
                 f"{step.record.where()} draws random numbers, and a second derivative runs it "
                 "again; wanted them drawn outside, as an argument"):
-            _, kept, *_ = self.rule.forward(inputs, [node is not None for node in parents])
+            _, kept, *_ = self.rule.forward(inputs, parents)
         if len(kept) != count:
             raise GradientError(f"{step.record.where()} kept {count} residuals, and {len(kept)} in "
                                 "the second run for a second derivative; wanted the same")
@@ -424,16 +423,15 @@ class _Call(_Entry):
             for place, part in zip(kept.places, parts, strict=True):
                 grads[place] = part
         parents = step.parents
-        found = list(self.rule.backward(
-            kept.context, handles, grads, [node is not None for node in parents]))
-        for i, node in enumerate(parents):
+        found: list[Any] = []
+        for x, node in zip(self.rule.backward(kept.context, handles, grads, parents), parents,
+                           strict=False):
             if node is None:
-                found[i] = None
-                continue
-            x = found[i]
-            if not (isinstance(x, Tensor) and x._array.dtype is node.dtype
-                    and x._array.shape == node.shape and x._device is node.device):
-                found[i] = self._fitting(i, x, node, kept.cast)
+                x = None
+            elif not (isinstance(x, Tensor) and x._array.dtype is node.dtype
+                      and x._array.shape == node.shape and x._device is node.device):
+                x = self._fitting(len(found), x, node, kept.cast)
+            found.append(x)
         return found
 
     def _fitting(self, i: int, x: Any, node: Node, cast: bool) -> Tensor:
@@ -459,8 +457,12 @@ class _Call(_Entry):
 
 def _entry(op: Any, parents: Sequence[Node | None]) -> tuple[Any, tuple[Node | None, ...], int]:
     """The first arguments of `new_record`."""
-    mask = sum([1 << i for i, node in enumerate(parents) if node is not None])
-    return op, tuple(parents), mask
+    return op, tuple(parents), _mask(parents)
+
+
+def _mask(nodes: Nodes) -> int:
+    """Bit i: input i has a node."""
+    return sum([1 << i for i, node in enumerate(nodes) if node is not None])
 
 
 def _part(name: str, call: Record, index: int, count: int, y: Tensor) -> Record:
@@ -502,44 +504,52 @@ def _without_node(x: Tensor) -> Tensor:
     """An input for `forward`."""
     if isinstance(x, Traced):
         return x._copied()
-    storage = x._own_storage(False)
+    storage = x._storage
+    if storage.common:
+        storage = x._own_storage(False)
     storage.saved = True  # so no op may take the memory over
-    return _alias(x._array, x._device, storage)
+    alias = _new(Tensor)
+    alias._array, alias._device, alias._node = x._array, x._device, None
+    alias._storage, alias._version = storage, storage.version
+    return alias
 
 
 def _recorded(
-    rule: Rule, level: Level | None, inputs: Sequence[Tensor], nodes: list[Node | None]
+    rule: Rule, level: Level | None, inputs: Sequence[Tensor], nodes: Nodes, mask: int
 ) -> Values:
     """Run `forward`, and record the call on the tape of a level, or on that of tensors."""
-    needs, mask, bit = [], 0, 1
-    for node in nodes:
-        needs.append(node is not None)
-        if node is not None:
-            mask |= bit
-        bit += bit
+    given: Sequence[Tensor] = inputs
     if rule.closes:
-        given = inputs
-        outputs, values, context, constants = unrecorded(level, rule.forward, given, needs)
+        outputs, values, context, constants = unrecorded(level, rule.forward, given, nodes)
     else:
-        given = [_without_node(x) if needed else x for x, needed in zip(inputs, needs, strict=True)]
-        outputs, values, context, constants = rule.forward(given, needs)
-    _refuse_closure(rule, level, outputs)
-    places: Sequence[int] = [
-        j for j, y in enumerate(outputs) if differentiable(y) and j not in constants]
+        given = []
+        for x, node in zip(inputs, nodes, strict=True):
+            if node is not None:
+                x = _without_node(x)
+            given.append(x)
+        del x
+        outputs, values, context, constants = rule.forward(given, nodes)
+    places = []
+    for j in range(len(outputs)):
+        y = outputs[j]
+        if isinstance(y, Tensor):
+            if y._node is not None or isinstance(y, Traced):
+                _refuse_closure(rule, level, y)
+            if y._array.dtype.kind in DIFFERENTIABLE and j not in constants:
+                places.append(j)
     if not places:
-        return _renewed(level, outputs)
+        _renew(level, outputs)
+        return outputs
     several = len(places) if len(places) > 1 else 0
-    devices = [outputs[j]._device for j in places] if several else ()
-    kept = _Kept(context, len(outputs), places, devices)
+    kept = _Kept(context, len(outputs), places)
+    ends = [*given, outputs[places[0]]]
+    if several:
+        kept.outputs = [outputs[j]._device for j in places]
+        ends = [*given, None, *[outputs[j] for j in places]]
     op: Any = _Call(rule)
-    if values:
-        ends = [*given, None, *[outputs[j] for j in places]] if several else [
-            *given, outputs[places[0]]]
-        values, op.positions = _positions(rule, kept, values, given, ends)
-        del ends
-    saved, guards = _saved(kept, values) if level is None else _saved_on(level, kept, values)
-    del given, values
-    outputs = _renewed(level, outputs)
+    op.positions, saved, guards = _saved(rule, level, kept, values, len(given), ends)
+    del given, values, ends, y
+    _renew(level, outputs)
     first = outputs[places[0]]
     call = new_record(op, tuple(nodes), mask, saved, guards, NO_PARAMS,
                       _SEVERAL if several else first._array, first._device)
@@ -553,100 +563,84 @@ def _recorded(
     return outputs
 
 
-def _renewed(level: Level | None, outputs: Values) -> list[Any]:
-    """New handles, as `forward` may have its own elsewhere. It drops the given ones."""
-    found = list(outputs)
-    if type(outputs) is list:
-        outputs.clear()
-    for j in range(len(found)):
-        if not isinstance(found[j], Tensor):
+def _renew(level: Level | None, outputs: list[Any]) -> None:
+    """Put new handles in place of those given, as `forward` may have its own elsewhere."""
+    for j in range(len(outputs)):  # `enumerate` would hold the handle
+        y = outputs[j]
+        if not isinstance(y, Tensor):
             continue
         if level is not None:
-            found[j] = without_history(
-                found[j] if level.owns(found[j]) else level.lift(found[j]))
+            outputs[j] = without_history(y if level.owns(y) else level.lift(y))
             continue
-        array, device, storage = found[j]._array, found[j]._device, found[j]._storage
-        last, found[j] = ref(found[j]), None
-        elsewhere = last()
-        found[j] = (wrap(array, device, storage) if elsewhere is None
-                    else without_history(elsewhere))
-        elsewhere = None
-    return found
+        array, device, storage, last = y._array, y._device, y._storage, ref(y)
+        outputs[j] = y = None
+        y = last()
+        outputs[j] = wrap(array, device, storage) if y is None else without_history(y)
 
 
-def _saved(kept: _Kept, values: Values) -> tuple[tuple[Any, ...], Guards]:
-    """What a record of tensors saves of these values, and the guards of them."""
-    saved: list[Any] = []
-    guards: list[Guard] = []
-    tensors = kept.tensors
-    kind: type[tuple[Any, ...]] = tuple
-    for x in values:
-        if not isinstance(x, Tensor):
-            saved.append(x)
-            tensors += None, None
-            continue
-        storage = saving(x)
-        if storage is None:  # a recipe may take its place
-            (one,), more = saves((0,), (x._array,), (x,))
-            kind = WithRecipes
-            saved.append(one)
-            guards += more
-        else:
-            guards.append((storage, x._version, len(saved)))
-            saved.append(x._array)
-            if x._device.graphs:
-                guards += replayed(x._array, x._device)
-        tensors += x._device, storage
-    saved.append(kept)
-    return kind(saved), tuple(guards)
+def _saved(
+    rule: Rule, level: Level | None, kept: _Kept, values: Values, count: int, ends: list[Any]
+) -> tuple[list[int | None], tuple[Any, ...], Guards]:
+    """Of what a record saves: the positions, the values, the guards.
 
-
-def _saved_on(
-    level: Level, kept: _Kept, values: Values
-) -> tuple[tuple[Any, ...], Guards]:
-    """The same on the tape of a level: handles without a node."""
-    guards: list[Guard] = []
-    for x in values:
-        if isinstance(x, Tensor):
-            guard(x, guards)
-    for x in values:
-        kept.tensors += x._device if isinstance(x, Tensor) else None, None
-    return (*[x._copied() if isinstance(x, Traced) and level.owns(x) else x for x in values],
-            kept), tuple(guards)
-
-
-def _positions(
-    rule: Rule, kept: _Kept, values: Values, given: Sequence[Tensor], ends: list[Any]
-) -> tuple[Values, tuple[int | None, ...]]:
-    """What a record is to save, and where among the `ends`, inputs and outputs, that is."""
-    computed = len(given) + 1 + len(kept.places)
-    found: list[int | None] = []
+    The positions are among the `ends`: `count` inputs, then outputs.
+    """
+    positions: list[int | None] = []
+    again = False
     for x in values:
         position = None
         if isinstance(x, Tensor):
-            position = computed
+            position = count + 1 + len(kept.places)
             for i, end in enumerate(ends):
                 if end is x:
                     position = i
                     break
-        found.append(position)
-    if computed in found and rule.repeats and any(
-            p == computed and differentiable(x) for p, x in zip(found, values, strict=True)):
-        kept.repeats = len(given)
-        return [*values, *given], (*found, *range(len(given)), None)
-    return values, (*found, None)
+            else:
+                again = again or differentiable(x)
+        positions.append(position)
+    if again and rule.repeats:
+        kept.repeats = count
+        values = [*values, *ends[:count]]
+        positions += range(count)
+    positions.append(None)
+    saved: list[Any] = []
+    guards: list[Guard] = []
+    kind: type[tuple[Any, ...]] = tuple
+    for x in values:
+        device = storage = None
+        if isinstance(x, Tensor):
+            device = x._device
+            if level is not None:
+                guard(x, guards)
+                if isinstance(x, Traced) and level.owns(x):
+                    x = x._copied()
+            elif x._storage.recipe is not None:  # which may take its place
+                (x,), more = saves((0,), (x._array,), (x,))
+                kind = WithRecipes
+                guards += more
+            else:
+                storage = x._storage
+                if storage.common:
+                    storage = x._own_storage(False)
+                storage.saved = True
+                guards.append((storage, x._version, len(saved)))
+                x = x._array
+                if device.graphs:
+                    guards += replayed(x, device)
+        saved.append(x)
+        kept.tensors.append((device, storage))
+    saved.append(kept)
+    return positions, kind(saved), tuple(guards)
 
 
-def _refuse_closure(rule: Rule, level: Level | None, outputs: Values) -> None:
+def _refuse_closure(rule: Rule, level: Level | None, y: Tensor) -> None:
     """Raise for an output that depends on a tensor beside the inputs."""
-    for y in outputs:
-        if level is None and isinstance(y, Traced):
-            _lowered(rule, y._level, [y])
-        if isinstance(y, Tensor) and y._node is not None and not rule.closes and (
-                level is None or level.owns(y)):
-            raise GradientError(
-                f"{rule.name} reads a tensor that requires a gradient and is not among its "
-                "arguments; wanted it as an argument, or its detach()")
+    if level is None and isinstance(y, Traced):
+        _lowered(rule, y._level, [y])
+    if y._node is not None and not rule.closes and (level is None or level.owns(y)):
+        raise GradientError(
+            f"{rule.name} reads a tensor that requires a gradient and is not among its "
+            "arguments; wanted it as an argument, or its detach()")
 
 
 # -- levels ----------------------------------------------------------------------------------------
@@ -723,7 +717,7 @@ class _Examples(Rule):
         """The values of an output for all examples."""
         if not isinstance(y, Tensor):
             return y
-        _refuse_closure(self.rule, level, [y])
+        _refuse_closure(self.rule, level, y)
         values, mapped = level.end(y)
         return values if mapped or True not in self.mapped else recorded.broadcast_to(
             values, shape=(level.size, *values.shape))
@@ -733,23 +727,23 @@ class _Examples(Rule):
             return [self._whole(level, y) for y in self.rule.primal(
                 self._handles(level, inputs, self.mapped))]
 
-    def forward(self, inputs: Values, needs: Sequence[bool]) -> Ran:
+    def forward(self, inputs: Values, nodes: Nodes) -> Ran:
         with self._running() as level:
             outputs, values, context, constants = self.rule.forward(
-                self._handles(level, inputs, self.mapped), needs)
+                self._handles(level, inputs, self.mapped), nodes)
             kept = [level.end(x) if isinstance(x, Tensor) else (x, False) for x in values]
             return ([self._whole(level, y) for y in outputs], [x for x, _ in kept],
                     (context, [m for _, m in kept]), constants)
 
     def backward(
-        self, context: Any, kept: Values, grads: Values, needs: Sequence[bool]
+        self, context: Any, kept: Values, grads: Values, nodes: Nodes
     ) -> Values:
         context, mapped = context
         several = True in self.mapped
         with self._running() as level:
             found = self.rule.backward(
                 context, self._handles(level, kept, mapped),
-                self._handles(level, grads, [several] * len(grads)), needs)
+                self._handles(level, grads, [several] * len(grads)), nodes)
             return [self._total(level, x, m) if isinstance(x, Tensor) else x
                     for x, m in zip(found, self.mapped, strict=True)]
 

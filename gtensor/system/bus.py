@@ -62,7 +62,8 @@ class _Here(threading.local):
     `module` is the running nn.Module's dotted path, `phase` is "backward", "update" or "", and
     `instruction` is, in a backward pass, the user's instruction that recorded the running rule.
     `number` is that of the latest op whose end was told. `recorder` is the listener that records
-    this thread's step for `gt.capture` (`execution.steps.recorder`).
+    this thread's step for `gt.capture` (`execution.steps.recorder`). `replaying`, which needs no
+    listener: whether one is replayed on the CPU, whose memory then comes from the arena earlier.
     """
 
     module = ""
@@ -70,6 +71,7 @@ class _Here(threading.local):
     instruction: tuple[CodeType, int] | None = None
     number = 0
     recorder: Any = None
+    replaying = False
 
 
 here = _Here()

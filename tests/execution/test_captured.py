@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import pickle
 import threading
 import warnings
@@ -15,6 +16,8 @@ import pytest
 import gtensor as gt
 from execution.programs import EQUAL, REFUSED
 from gtensor import nn
+from gtensor.engine.handle.namespaces import public, raw, recorded
+from gtensor.engine.tape.op import registry
 from gtensor.memory import Arena, HostSegments
 from gtensor.system.bus import bus, here
 
@@ -459,6 +462,32 @@ def test_values_that_leave_are_refused(read):
         step(numbers(1))
 
 
+def test_replays_take_smaller_arrays_from_the_arena(monkeypatch):
+    """What an eager step leaves to NumPy, whose memory goes back to the system in between."""
+    arena = Arena(HostSegments())
+    monkeypatch.setattr(gt.device("cpu"), "resource", arena)
+
+    def step(x):
+        return gt.softmax(x * 2, dim=-1)
+
+    def peak(step, x):
+        arena.reset_peak()
+        step(x)
+        return arena.stats().peak_allocated
+
+    least = gt.settings.arena_min_bytes // 8
+    for nbytes, served in ((least, True), (least - 512, False)):
+        x, captured = gt.ones((nbytes // 512, 128)), gt.capture(step)
+        captured(x), captured(x)
+        assert peak(step, x) == 0
+        assert (peak(captured, x) >= nbytes) is served
+        with gt.settings.override(arena_min_bytes=1 << 60):
+            captured(x)  # recorded anew
+            captured(x)
+            assert peak(captured, x) == 0
+    assert not here.replaying
+
+
 def test_recordings_need_no_more_memory_than_the_step(monkeypatch):
     def peaks(wrap):
         arena = Arena(HostSegments())
@@ -523,3 +552,43 @@ def test_a_tensor_that_is_returned_twice_is_one_tensor():
         found = step(numbers(i))
         assert found["loss"] is found["logged"][0] is not found["logged"][1]
     assert step.programs
+
+
+@pytest.fixture
+def applied():
+    """An op whose parameter is a function."""
+    name = "own_applied"
+    none = dict.fromkeys(("gpu", "backward", "tangent", "batch"))
+    yield gt.op(name, cpu=lambda x, *, how, out=None: how(x), **none, samples=())
+    del registry[name]
+    for namespace in (recorded, public, *raw.values()):
+        vars(namespace).pop(name, None)
+
+
+@pytest.mark.parametrize("where", ("closure", "default", "keyword"))
+def test_functions_made_in_a_step_are_compared_also_one_that_calls_itself(applied, where):
+    def ended(factor):
+        if where == "closure":
+            return lambda a: a * factor
+        if where == "default":
+            return lambda a, by=factor: a * by
+        return lambda a, *, by=factor: a * by
+
+    def made(factors):
+        def step(x):
+            end = ended(next(factors))
+
+            def power(a, n):
+                return end(a) if n == 1 else a * power(a, n - 1)
+
+            return applied(x, how=lambda a: power(a, 3))
+
+        return gt.capture(step)
+
+    step = made(itertools.repeat(2.0))
+    for i in range(4):
+        x = numbers(i)
+        assert step(x).tolist() == (x * (x * (x * 2))).tolist()
+    assert step.programs
+    with pytest.raises(gt.CaptureError, match="own_applied was given parameter 'how'"):
+        list(map(made(itertools.count(2.0)), [numbers(0)] * 3))

@@ -756,3 +756,34 @@ def test_a_function_with_rules_is_copied_and_pickled_as_functions_are() -> None:
     assert copy.deepcopy(halved) is copy.copy(halved) is halved
     unnamed = gt.custom_jvp(partial(gt.multiply, 2.0))
     assert copy.copy(unnamed).function is unnamed.function
+
+
+class Scaled:
+    """Functions with rules as methods; `rate` is no argument and has no derivative."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    @gt.custom_vjp
+    def reverse(self, x: Any) -> Any:
+        return self.rate * x
+
+    reverse.defvjp(lambda self, x: (self.rate * x, None), lambda kept, g: (None, -3 * g))
+
+    @partial(gt.custom_jvp, nondiff_argnums=0)
+    def sine(self, x: Any) -> Any:
+        return gt.sin(self.rate * x)
+
+    sine.defjvp(lambda self, xs, ts: (
+        self.sine(*xs), self.rate * gt.cos(self.rate * xs[0]) * ts[0]))
+
+
+def test_a_method_may_have_a_rule_of_its_own() -> None:
+    x, _ = drawn()
+    one, other = Scaled(0.5), Scaled(2.0)
+    same(one.reverse(x), 0.5 * x)
+    same(Scaled.reverse(other, x), 2.0 * x)
+    same(gt.grad(lambda x: one.reverse(x).sum())(x), gt.full_like(x, -3.0))
+    for scaled in (one, other):
+        same(gt.grad(lambda x, s=scaled: s.sine(x).sum())(x), scaled.rate * gt.cos(scaled.rate * x))
+        same(gt.vmap(scaled.sine)(x), gt.sin(scaled.rate * x))

@@ -127,24 +127,34 @@ def _first(label: str, a: Any, b: Any) -> str:
     return f"other {label}s the second time"
 
 
-def _equal(a: Any, b: Any) -> bool:
-    """Whether two coded arguments are the same."""
+def _equal(a: Any, b: Any, above: tuple[tuple[Any, Any], ...] = ()) -> bool:
+    """Whether two coded arguments are the same; `above`: functions that are being compared."""
     if a is b:
         return True
     if type(a) is not type(b):
         return False
     if isinstance(a, (tuple, list)):
-        return len(a) == len(b) and all(map(_equal, a, b))
+        return len(a) == len(b) and all(
+            _equal(x, y, above) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(_equal(a[key], b[key], above) for key in a)
     if isinstance(a, float):
         return a == b and str(a) == str(b) or a != a and b != b  # 0.0 is not -0.0
     if isinstance(a, FunctionType):  # defined within a function that has run twice
-        return a.__code__ is b.__code__ and _equal(a.__defaults__, b.__defaults__) and all(
-            _equal(x.cell_contents, y.cell_contents)
-            for x, y in zip(a.__closure__ or (), b.__closure__ or (), strict=True))
+        if any(a is x and b is y for x, y in above):  # it reads itself
+            return True
+        above = (*above, (a, b))
+        return a.__code__ is b.__code__ and all(
+            _equal(x, y, above) for x, y in zip(_read_by(a), _read_by(b), strict=True))
     if isinstance(a, partial):
-        return _equal(a.func, b.func) and _equal(a.args, b.args) and _equal(a.keywords, b.keywords)
+        return all(_equal(x, y, above) for x, y in (
+            (a.func, b.func), (a.args, b.args), (a.keywords, b.keywords)))
     if isinstance(a, np.ndarray):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     return bool(a == b)
+
+
+def _read_by(function: FunctionType) -> list[Any]:
+    """What a function has beside its code: defaults, and what it reads of those around it."""
+    cells = function.__closure__ or ()
+    return [function.__defaults__, function.__kwdefaults__, *[c.cell_contents for c in cells]]

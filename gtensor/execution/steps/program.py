@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend import get_device, owner
+from gtensor.backend.host_device import REPLAYED
 from gtensor.engine.handle.storage import UNREAD, Storage
 from gtensor.engine.handle.tensor import Tensor, wrap
 from gtensor.engine.run.writable import count_write
@@ -79,6 +80,9 @@ class Program:
         self._told: Callable[..., list[Array]] | None = None
         self._build = results.builder()
         self._numbers = lives_of(recording)
+        self._large = any(facts.kind == "made" and facts.dtype is not None
+                          and REPLAYED * math.prod(facts.shape) * facts.dtype.itemsize
+                          >= settings.arena_min_bytes for facts in self.listing.values)
 
     def given(self, tensors: Sequence[Tensor], numbers: dict[str, Number]) -> Sequence[Tensor]:
         """The arguments of `replay`: tensors, and the live numbers as such."""
@@ -148,11 +152,16 @@ class Program:
         run = self._run
         if bus.listeners:
             run = self._told = self._told or self._telling()
+        if self._large:
+            here.replaying = True
         try:
             return run(arguments, lasting)
         except BaseException as error:  # undone: the error is told where it happened
             self._explain(error, run.__code__)
             raise
+        finally:
+            if self._large:
+                here.replaying = False
 
     def _explain(self, error: BaseException, code: CodeType) -> None:
         """Note the user's line, and what of the step is done."""

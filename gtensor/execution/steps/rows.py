@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gtensor.backend import host
-from gtensor.engine.tape.op import registry
 from gtensor.execution.steps.flow import dependences, is_view
 from gtensor.execution.steps.fused_numpy import CACHED, Tile, tile_of
 from gtensor.execution.steps.grouping import Member, Unit, grouped, ordered
-from gtensor.execution.steps.listing import Listing, is_floating, reads, size_of, users_of
+from gtensor.execution.steps.listing import Listing, reads, users_of
 from gtensor.execution.steps.pieces import Piece, composed
 from gtensor.execution.steps.recorder import Call, Value
-from gtensor.execution.steps.totals import SMALL, RunningSum, Total, total_of
+from gtensor.execution.steps.totals import RunningSum, Total, reduction, total_of
 from gtensor.ops.define.cpu_tiles import broadcast_directly
 from gtensor.system.written_code import written
 
@@ -96,19 +95,12 @@ def _kinds(
 
 def _reduced(call: Any, listing: Listing) -> tuple[int, ...] | None:
     """The shape of what a call reduces over its rows; None for any other call."""
-    if not isinstance(call, Call) or call.host or call.name not in _REDUCE or (
-            call.function is not registry[call.name].cpu or len(call.args) != 1):
+    found = reduction(call, _REDUCE, listing)
+    if found is None or not listing.contiguous(found[1]):
         return None
-    given, made = call.args[0], call.made[0]
-    if not isinstance(given, Value) or made is None or "out" in call.params:
-        return None
-    facts, result = listing.values[given.number], listing.values[made]
-    if (len(facts.shape) < 2 or call.params.get("axis") != (-1,) or not is_floating(facts.dtype)
-            or result.dtype != facts.dtype or not 1 < facts.shape[-1] <= _LONGEST
-            or size_of(facts) * facts.dtype.itemsize <= SMALL  # type: ignore[union-attr]
-            or not listing.contiguous(given.number) or not listing.contiguous(made)):
-        return None
-    return facts.shape
+    shape = listing.values[found[0]].shape
+    rows = len(shape) > 1 and call.params.get("axis") == (-1,) and 1 < shape[-1] <= _LONGEST
+    return shape if rows else None
 
 
 def _member(i: int, kind: _Kind, call: Any, piece: Piece | None, listing: Listing) -> Member:

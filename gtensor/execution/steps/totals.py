@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,22 +32,31 @@ class Total(NamedTuple):
     divisor: int | None  # of a mean
 
 
-def total_of(call: Any, listing: Listing) -> Total | None:
-    """A call as a sum over all of a large value; None for any other call."""
-    if not isinstance(call, Call) or call.host or call.name not in ("sum", "mean") or (
+def reduction(call: Any, names: Container[str], listing: Listing) -> tuple[int, int] | None:
+    """What a call of these ops reduces, a large dense value, and what it makes; else None."""
+    if not isinstance(call, Call) or call.host or call.name not in names or (
             call.function is not registry[call.name].cpu or len(call.args) != 1):
         return None
     given, made = call.args[0], call.made[0]
     if not isinstance(given, Value) or made is None or "out" in call.params:
         return None
     facts, result = listing.values[given.number], listing.values[made]
-    if (not is_floating(facts.dtype) or result.dtype != facts.dtype or size_of(result) != 1
+    if (not is_floating(facts.dtype) or result.dtype != facts.dtype
             or size_of(facts) * facts.dtype.itemsize <= SMALL  # type: ignore[union-attr]
-            or len(call.params.get("axis", ())) != len(facts.shape)
             or not listing.contiguous(given.number)):
         return None
-    return Total(given.number, made, result.shape,
-                 size_of(facts) if call.name == "mean" else None)
+    return given.number, made
+
+
+def total_of(call: Any, listing: Listing) -> Total | None:
+    """A call as a sum over all of a large value; None for any other call."""
+    found = reduction(call, ("sum", "mean"), listing)
+    if found is None:
+        return None
+    facts, result = (listing.values[n] for n in found)
+    if size_of(result) != 1 or len(call.params.get("axis", ())) != len(facts.shape):
+        return None
+    return Total(*found, result.shape, size_of(facts) if call.name == "mean" else None)
 
 
 class RunningSum:

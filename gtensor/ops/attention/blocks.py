@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,9 @@ import numpy as np
 from gtensor.engine.handle.namespaces import raw
 from gtensor.ops.activations.dropout import keep_factors
 from gtensor.ops.attention import fused
-from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.cpu_tiles import computed_in, row_maxima
 from gtensor.ops.define.path_builders import tiles
+from gtensor.ops.define.sums import row_sums
 from gtensor.settings import settings
 from gtensor.system.bus import bus
 from gtensor.system.ranges import range as named_range
@@ -66,7 +67,8 @@ class _Blocks:
         self._factors = matrices * max(self.rows, self.columns) * max(q.shape[-1], v.shape[-1])
 
     def _broadcast(self, a: Array, last: tuple[int, ...]) -> Array:
-        return self.xp.broadcast_to(a, (*self.lead, *last))
+        shape = *self.lead, *last
+        return a if a.shape == shape else self.xp.broadcast_to(a, shape)
 
     def batches(self) -> Iterator[tuple[Key, int]]:
         """Keys of the leading axes, and the number of the first matrix that each selects."""
@@ -112,6 +114,8 @@ class _Blocks:
     def product(self, which: int, a: Array, b: Array, alpha: float = 1.0) -> Array:
         """alpha * a @ b.mT in work buffer `which`."""
         out = self._scratch(which, (*a.shape[:-1], b.shape[-2]))
+        if self.device.type == "cpu" and alpha == 1.0:
+            return np.matmul(a, _swapped(b), out)
         return self.device.matmul(a, _swapped(b), out, alpha=alpha)
 
     @cached_property
@@ -133,9 +137,10 @@ class _Blocks:
             return x, self.scale
         return np.multiply(x, self.scale, out=self.factor(which, x.shape)), 1.0
 
-    def scores(self, batch: Key, rows: slice, columns: slice) -> Array:
+    def scores(
+        self, queries: Array, scale: float, batch: Key, rows: slice, columns: slice
+    ) -> Array:
         """scale * queries @ keys.mT, masked: a block that may be overwritten."""
-        queries, scale = self.scaled(0, self.part(self.q, batch, rows))
         s = self.product(0, queries, self.part(self.k, batch, columns), scale)
         if self.mask is not None:
             mask = self.mask[batch][..., rows, columns]
@@ -150,8 +155,9 @@ class _Blocks:
     def unseen(self, rows: slice, columns: slice) -> Array:
         """Which keys lie behind each query; the same for all matrices."""
         if self._unseen[0] != (rows, columns):
-            seen = self.xp.arange(rows.start, rows.stop)[:, None]
-            self._unseen = (rows, columns), self.xp.arange(columns.start, columns.stop) > seen
+            make = _unseen_on_cpu if self.device.type == "cpu" else _unseen
+            self._unseen = (rows, columns), make(
+                self.xp, rows.start, rows.stop, columns.start, columns.stop)
         return self._unseen[1]
 
     def kept(self, first: int, rows: slice, shape: tuple[int, ...]) -> Array | None:
@@ -184,6 +190,13 @@ class _Blocks:
             for k, n in zip(key, target.shape, strict=True))]
         summed = tuple(i for i, n in enumerate(view.shape) if n == 1 and part.shape[i] != 1)
         view += part.sum(axis=summed, keepdims=True) if summed else part
+
+
+def _unseen(xp: Any, first: int, last: int, start: int, stop: int) -> Array:
+    return xp.arange(start, stop) > xp.arange(first, last)[:, None]
+
+
+_unseen_on_cpu = lru_cache(16)(_unseen)  # of a tile's elements each
 
 
 def _swapped(a: Array) -> Array:
@@ -237,26 +250,28 @@ def _attend(
     blocks: _Blocks, batch: Key, first: int, rows: slice, place: Array
 ) -> tuple[Any, Any]:
     """Write the output of some queries; their largest scores and sums of exponentials."""
-    xp = blocks.xp
+    xp, on_cpu = blocks.xp, blocks.device.type == "cpu"
     # on the CPU many matrices are one call only where they lie one behind the other
-    direct = place.dtype == blocks.work and (
-        place.flags.c_contiguous or blocks.device.type != "cpu")
+    direct = place.dtype == blocks.work and (place.flags.c_contiguous or not on_cpu)
     mixed = place if direct else blocks.output(0, place.shape)
-    top = total = None
+    top: Any = None
+    total: Any = None
+    queries, scale = blocks.scaled(0, blocks.part(blocks.q, batch, rows))
     for columns in blocks.column_blocks(rows):
-        p = blocks.scores(batch, rows, columns)
-        higher = p.max(axis=-1, keepdims=True)
+        p = blocks.scores(queries, scale, batch, rows, columns)
+        higher = row_maxima(p) if on_cpu else p.max(axis=-1, keepdims=True)
         if top is not None:
             higher = xp.maximum(top, higher)
         origin = xp.where(higher == -np.inf, 0, higher)  # nothing seen yet: not -inf minus -inf
         p -= origin
         xp.exp(p, out=p)
+        sums = row_sums(p) if on_cpu else p.sum(axis=-1, keepdims=True)
         if top is None:
-            total = p.sum(axis=-1, keepdims=True)
+            total = sums
         else:
             shrunk = xp.exp(top - origin)
             total *= shrunk
-            total += p.sum(axis=-1, keepdims=True)
+            total += sums
             mixed *= shrunk
         kept = blocks.kept(first, rows, p.shape)
         if kept is not None:
@@ -268,13 +283,14 @@ def _attend(
         place[...] = 0
         return 0, 1
     nothing = total == 0  # a query that sees no key: 0, as in PyTorch
-    total = xp.where(nothing, 1, total)
+    if not on_cpu or nothing.any():
+        total, top = xp.where(nothing, 1, total), xp.where(nothing, 0, top)
     if place.dtype == blocks.work:
         xp.divide(mixed, total, out=place)
     else:
         mixed /= total
         place[...] = mixed
-    return xp.where(nothing, 0, top), total
+    return top, total
 
 
 # -- backward --------------------------------------------------------------------------------------
@@ -343,7 +359,7 @@ def _attend_backward(
     shift = blocks.row_dots(arrived, attended[batch][..., rows, :])
     for columns in blocks.column_blocks(rows):
         keys, values = (blocks.part(x, batch, columns) for x in (blocks.k, blocks.v))
-        p = blocks.scores(batch, rows, columns)
+        p = blocks.scores(queries, scale, batch, rows, columns)
         p -= largest[batch][..., rows, :]
         xp.exp(p, out=p)
         if sums_left is not None:

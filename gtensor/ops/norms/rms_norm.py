@@ -36,6 +36,13 @@ def _forward(path: Path) -> Path:
         y, _, rstd = path(x, weight, None, out=out, centred=False, **params)
         return y, rstd
 
+    def prepare(x: Any, weight: Any, **params: Any) -> Path | None:
+        run: Any = make(x, weight, None, centred=False, **params)
+        return None if run is None else lambda x, weight, **params: run(x, weight, None)[::2]
+
+    make: Any = getattr(path, "prepare", None)
+    if make is not None:
+        forward.prepare = prepare  # type: ignore[attr-defined]
     return forward
 
 
@@ -58,6 +65,14 @@ def _grads(path: Path) -> Path:
             g, x, weight, None, rstd, needs=needs, out=out, beta=beta, **params)
         return found
 
+    def prepare(g: Any, x: Any, weight: Any, rstd: Any, **params: Any) -> Path | None:
+        run: Any = make(g, x, weight, None, rstd, **params)
+        return None if run is None else lambda g, x, weight, rstd, **params: run(
+            g, x, weight, None, rstd, **params)
+
+    make: Any = getattr(path, "prepare", None)
+    if make is not None:
+        grads.prepare = prepare  # type: ignore[attr-defined]
     return grads
 
 

@@ -23,7 +23,7 @@ from gtensor.ops.define.sums import recentre, row_means
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
+    from gtensor.backend.typing import Array, Path
     from gtensor.ops.define.cpu_tiles import Tile
 
 Needs: TypeAlias = "tuple[bool, bool, bool]"
@@ -41,8 +41,8 @@ _NEAR = 2.0  # deviations between 0 and a mean that takes nothing from the preci
 class _Rows:
     """Tiles of rows as matrices (rows, columns), in the dtype that is computed in."""
 
-    def __init__(self, x: np.ndarray, dims: int) -> None:
-        self.lead, self.row = x.shape[:x.ndim - dims], x.shape[x.ndim - dims:]
+    def __init__(self, x: Any, dims: int) -> None:
+        self.lead, self.row = x.shape[:len(x.shape) - dims], x.shape[len(x.shape) - dims:]
         self.columns = prod(self.row)
         self.work = computed_in(x.dtype)
         # two tiles' worth: beside the arrays, there are at most two work buffers in the cache
@@ -53,6 +53,11 @@ class _Rows:
             self._pack = 1
         self._limit = limit // self._pack * self._pack
         self._scratch: dict[int, Scratch] = {}
+
+    @property
+    def one(self) -> bool:
+        """Whether there is one tile."""
+        return bool(self.columns) and 0 < prod(self.lead) <= self._limit
 
     def tiles(self) -> Iterator[Tile]:
         """Keys into the leading axes."""
@@ -66,6 +71,10 @@ class _Rows:
             most = min(self._limit, max(1, prod(self.lead)))
             self._scratch[which] = host().workspace(most * self.columns, self.work)
         return self._scratch[which](0, (rows, self.columns))
+
+    def free(self) -> None:
+        """Drop the work buffers."""
+        self._scratch.clear()
 
     def read(self, a: np.ndarray, key: Tile) -> np.ndarray:
         """The tile of `a`: a view where its memory allows one."""
@@ -204,64 +213,149 @@ def dx_cpu(
     eps: float, out: Array | None = None, beta: float = 0.0,
 ) -> Array:
     """rstd * (h - mean(h) - xhat * mean(h * xhat)) with h = g * weight; no mean(h) without mean."""
-    if out is not None and beta:
-        return np.add(out, dx_cpu(g, x, weight, mean, rstd, dims=dims, eps=eps), out=out)
-    rows = _Rows(x, dims)
-    if out is None:
-        out = host().empty(x.shape, x.dtype, "row_norm_dx")
-    w = rows.flat(weight)
-    with np.errstate():
-        broadcast_directly(rows.columns)
-        for key in rows.tiles():
-            h, grad, inverse = rows.target(out, key, 1), rows.read(g, key), rstd[key].reshape(-1, 1)
-            if w is not None:
-                rows.along(np.multiply, grad, w, h)
-                grad = h
-            part, center = rows.near(x, mean, inverse, key)
-            slope, level = _projection(grad, part, center, inverse, mean is not None)
-            np.subtract(grad, np.multiply(part, slope, out=rows.buffer(0, len(part))), out=h)
-            if level is not None:
-                h -= level
-            h *= inverse
-            _store(out, key, h)
-    return out
-
-
-def _dweight_cpu(
-    g: Array, x: Array, mean: Array | None, rstd: Array, dims: int
-) -> Array:
-    """The sum over rows of g * xhat."""
-    rows = _Rows(x, dims)
-    out = host().empty(rows.row, g.dtype, "row_norm_dweight")
-    total = np.zeros(rows.columns, rows.work)
-    with np.errstate():
-        broadcast_directly(rows.columns)
-        for key in rows.tiles():
-            inverse = rstd[key].reshape(-1)
-            part, center = rows.near(x, mean, inverse[:, None], key)
-            grad = rows.read(g, key)
-            total += inverse @ np.multiply(part, grad, out=rows.buffer(0, len(part)))
-            if center is not None:
-                inverse = inverse * center[:, 0]
-                total -= inverse @ grad
-    out[...] = total.reshape(rows.row)
-    return out
+    dx: Any = grads_cpu(g, x, weight, mean, rstd, dims=dims, eps=eps, needs=(True, False, False),
+                        out=out, beta=beta)[0]
+    return dx
 
 
 def grads_cpu(
     g: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, *, dims: int,
     eps: float, needs: Needs, out: Array | None = None, beta: float = 0.0,
 ) -> Grads:
-    """The gradients of x, weight and bias, None for those that are not needed."""
-    dweight = dbias = None
-    if needs[1]:
-        dweight = _dweight_cpu(g, x, mean, rstd, dims)
-    if needs[2]:
-        dbias = raw_spaces["cpu"].sum(g, axis=tuple(range(-g.ndim, -dims)))
-    dx = None
-    if needs[0]:
-        dx = dx_cpu(g, x, weight, mean, rstd, dims=dims, eps=eps, out=out, beta=beta)
-    return dx, dweight, dbias
+    """The gradients of x, weight and bias, None for those that are not needed. `out` may be g."""
+    dbias = raw_spaces["cpu"].sum(g, axis=tuple(range(-g.ndim, -dims))) if needs[2] else None
+    rows = _Rows(x, dims)
+    total = np.zeros(rows.columns, rows.work) if needs[1] else None
+    if needs[0] and out is None:
+        out, beta = host().empty(x.shape, x.dtype, "row_norm_dx"), 0.0
+    w = rows.flat(weight)
+    with np.errstate():
+        broadcast_directly(rows.columns)
+        for key in rows.tiles():
+            grad, inverse = rows.read(g, key), rstd[key].reshape(-1, 1)
+            part, center = rows.near(x, mean, inverse, key)
+            if total is not None:
+                spare = rows.buffer(int(mean is not None and center is None), len(part))
+                _add_weight(total, grad, part, center, inverse[:, 0], spare)
+            if not needs[0]:
+                continue
+            assert out is not None
+            h = rows.buffer(1, len(part)) if beta else rows.target(out, key, 1)
+            _write_dx(rows, h, grad, part, center, inverse, w, mean is not None)
+            if beta:
+                place = out[key]
+                np.add(place, h.reshape(place.shape), out=place, casting="unsafe")
+            else:
+                _store(out, key, h)
+    dweight = None
+    if total is not None:
+        dweight = host().empty(rows.row, g.dtype, "row_norm_dweight")
+        dweight[...] = total.reshape(rows.row)
+    return out if needs[0] else None, dweight, dbias
+
+
+def _write_dx(
+    rows: _Rows, h: np.ndarray, grad: np.ndarray, part: np.ndarray, center: np.ndarray | None,
+    inverse: np.ndarray, w: np.ndarray | None, centred: bool
+) -> None:
+    """Write a tile of the gradient of x to h, which may be g's."""
+    if w is not None:
+        rows.along(np.multiply, grad, w, h)
+        grad = h
+    slope, level = _projection(grad, part, center, inverse, centred)
+    np.subtract(grad, np.multiply(part, slope, out=rows.buffer(0, len(part))), out=h)
+    if level is not None:
+        h -= level
+    h *= inverse
+
+
+def _add_weight(
+    total: np.ndarray, grad: np.ndarray, part: np.ndarray, center: np.ndarray | None,
+    inverse: np.ndarray, spare: np.ndarray
+) -> None:
+    """Add the sum over rows of g * xhat to the total."""
+    total += inverse @ np.multiply(part, grad, out=spare)
+    if center is not None:
+        total -= (inverse * center[:, 0]) @ grad
+
+
+# -- CPU: one tile, by the facts of its arrays ----------------------------------------------------
+
+
+def _plain_rows(dims: int, *arrays: Any) -> _Rows | None:
+    """Of arrays that lie densely, are of one dtype and make one tile; None of others."""
+    first = arrays[0]
+    rows = _Rows(first, dims)
+    fits = first.dtype.char in "fd" and rows.one and all(
+        a.contiguous and a.dtype == first.dtype and a.shape == first.shape for a in arrays)
+    return rows if fits else None
+
+
+def _prepared_forward(
+    x: Any, weight: Any, bias: Any, *, dims: int, eps: float, dtype: np.dtype | None = None,
+    out: Any = None, centred: bool = True,
+) -> Path | None:
+    """`forward_cpu` of one tile, without what only finds that out."""
+    rows = _plain_rows(dims, x)
+    if rows is None or out is not None or dtype not in (None, x.dtype):
+        return None
+    shape, work, lead, matrix = x.shape, x.dtype, rows.lead, (-1, rows.columns)
+
+    def path(x: Array, weight: Array | None, bias: Array | None, **params: Any) -> Any:
+        out = host().empty(shape, work, "row_norm")
+        y = out.reshape(matrix)
+        w, b = rows.flat(weight), rows.flat(bias)
+        with np.errstate():
+            broadcast_directly(rows.columns)
+            average, inverse = _normalize(x.reshape(matrix), y, eps, centred)
+            if w is not None:
+                rows.along(np.multiply, y, w, y)
+            if b is not None:
+                rows.along(np.add, y, b, y)
+        return out, average.reshape(lead) if centred else None, inverse.reshape(lead)
+
+    return path
+
+
+def _prepared_grads(
+    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, *, dims: int, eps: float, needs: Needs,
+    out: Any = None, beta: float = 0.0,
+) -> Path | None:
+    """`grads_cpu` of one tile."""
+    rows = _plain_rows(dims, g, x)
+    if rows is None or not all(needs[:2]):
+        return None
+    shape, work, matrix, column = x.shape, x.dtype, (-1, rows.columns), (-1, 1)
+    sums, axes = raw_spaces["cpu"].sum, tuple(range(-len(shape), -dims))
+    whole = (...,)
+
+    def path(
+        g: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, *,
+        out: Array | None = None, **params: Any
+    ) -> Grads:
+        if out is not None and not (out.flags.c_contiguous and out.dtype == work):
+            return grads_cpu(g, x, weight, mean, rstd, out=out, **params)
+        dbias = sums(g, axis=axes) if needs[2] else None
+        total = np.zeros(rows.columns, work)
+        made = host().empty(shape, work, "row_norm_dx") if out is None or beta else out
+        w, grad, inverse = rows.flat(weight), g.reshape(matrix), rstd.reshape(column)
+        with np.errstate():
+            broadcast_directly(rows.columns)
+            part, center = rows.near(x, mean, inverse, whole)
+            h = made.reshape(matrix)
+            spare = rows.buffer(int(mean is not None and center is None), len(part))
+            _add_weight(total, grad, part, center, inverse[:, 0], spare)
+            _write_dx(rows, h, grad, part, center, inverse, w, mean is not None)
+            if out is not None and beta:
+                made = np.add(out, made, out=out)
+        rows.free()
+        return made, total.reshape(rows.row), dbias
+
+    return path
+
+
+forward_cpu.prepare = _prepared_forward  # type: ignore[attr-defined]
+grads_cpu.prepare = _prepared_grads  # type: ignore[attr-defined]
 
 
 # -- GPU -----------------------------------------------------------------------------------------

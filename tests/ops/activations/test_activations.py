@@ -14,6 +14,7 @@ from against_torch import compare, compare_functional
 import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor.engine.tape.op import registry
+from gtensor.ops.define.cpu_tiles import row_maxima
 
 CASES: dict[str, tuple[Any, Any]] = {
     "relu": (F.relu, TF.relu),
@@ -245,3 +246,14 @@ def test_slopes_of_half_types_lose_nothing_to_a_rounded_output(name, dtype, devi
     eps, least = (2.0**-10, 2.0**-24) if dtype == "float16" else (2.0**-7, 0)
     np.testing.assert_allclose(
         x.grad.numpy().astype(np.float64), exact.grad.numpy(), rtol=eps, atol=least)
+
+
+@pytest.mark.parametrize("columns", [3, 64, 100, 192, 320])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_maxima_of_rows(columns: int, dtype: str, rng: np.random.Generator) -> None:
+    """Whatever finds them: ties, infinities and NaN are NumPy's."""
+    rows = rng.integers(-3, 3, (2, 60, columns)).astype(dtype)
+    for value in (np.inf, -np.inf, np.nan):
+        rows[rng.integers(0, 2, 9), rng.integers(0, 60, 9), rng.integers(0, columns, 9)] = value
+    rows[1, 7] = -np.inf
+    np.testing.assert_array_equal(row_maxima(rows), rows.max(axis=-1, keepdims=True))

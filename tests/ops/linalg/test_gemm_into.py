@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -80,6 +81,32 @@ def test_values(dtype: np.dtype, device: str) -> None:
             tolerance = TOLERANCE.get(dtype.name, 1e-10)
             close(f"{left} @ {right}, {at_a} {at_b} {at_out}", out, np.asarray(wanted),
                   (tolerance, tolerance))
+
+
+@pytest.mark.parametrize("n", [8, 90])
+@pytest.mark.parametrize("count", [2, 30])
+def test_several_matrices_into_a_part_of_a_buffer(
+    n: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By NumPy's products where the matrices are small, else by a call of BLAS for each."""
+    runs: list[str] = []
+
+    def counted(name: str, function: Any, *given: Any) -> Any:
+        runs.append(name)
+        return function(*given)
+
+    for name in ("_write", "_write_batches"):
+        monkeypatch.setattr(blas, name, partial(counted, name, getattr(blas, name)))
+    rng = np.random.default_rng()
+    x, y, z = (rng.standard_normal((count, n, n)) for _ in range(3))
+    for alpha, beta in ((1.0, 0.0), (0.5, 1.0), (-2.0, 0.25)):
+        whole = gt.zeros((n, 2 * count, n), dtype=np.float64)
+        out = gt.permute_dims(whole[:, :count], (1, 0, 2))
+        out[...] = gt.asarray(z)
+        gemm_into(out, gt.asarray(x), gt.asarray(y).mT, alpha, beta)
+        close("several", out, alpha * (x @ y.swapaxes(1, 2)) + beta * z, (1e-10, 1e-10))
+        assert (whole.numpy()[:, count:] == 0).all()
+    assert {*runs} == {"_write_batches" if n == 8 else "_write"}
 
 
 def test_matrices_in_reverse_and_fields_of_records(device: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from against_torch import compare, leaves
 
 import gtensor as gt
 import gtensor.nn.functional as F
+from gtensor.engine.tape.op import registry
 from gtensor.testing.compare import close
 
 ACTIVATIONS: dict[str, tuple[float, Callable[..., Any]]] = {
@@ -214,3 +217,46 @@ def test_layer_norm_of_tiles_that_fill_the_cache(
         np.testing.assert_allclose(a.numpy(), b.detach().numpy(), rtol=4 * loose,
                                    atol=4 * loose * size)
     assert np.getbufsize() == 8192  # a path's setting ends with it
+
+
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("shape", [(3, 5), (4, 32, 128), (40, 300), (2, 2, 5)])
+@pytest.mark.parametrize("far", [False, True])
+def test_what_captured_steps_prepare_has_the_same_bits(
+    kind: str, shape: tuple[int, ...], far: bool, rng: np.random.Generator
+) -> None:
+    """For rows of one tile with mean near 0 and far from it, with and without parameters."""
+    def fact(a: Any) -> Any:
+        return a if a is None else SimpleNamespace(
+            shape=a.shape, dtype=a.dtype, contiguous=a.flags.c_contiguous)
+
+    forward, grads = registry[kind].cpu, registry[f"{kind}_grads"].cpu
+    served = 0
+    for dtype, some in product(("f4", "f8", "f2"), (False, True)):
+        x, g = ((rng.standard_normal(shape) + 50 * far).astype(dtype) for _ in range(2))
+        parameters = [rng.standard_normal(shape[-1]).astype(dtype) if some else None
+                      for _ in range(1 + (kind == "layer_norm"))]
+        options = {"dims": 1, "eps": 1e-5}
+        run = forward.prepare(*map(fact, (x, *parameters)), **options)
+        kept = forward(x, *parameters, **options)
+        given = (x, parameters[0], *kept[1:])
+        served += run is not None
+        if run is not None:
+            for _ in range(2):
+                assert same(run(x, *parameters, **options), kept)
+        for beta in (None, 0.0, 1.0):
+            more = options | {"needs": (True, True, some and kind == "layer_norm")}
+            outs = [{} if beta is None else {"out": g.copy(), "beta": beta} for _ in range(3)]
+            run = grads.prepare(*map(fact, (g, *given)), **more, **outs[0])
+            served += run is not None
+            wanted = grads(g, *given, **more, **outs[0])
+            if run is not None:
+                assert same(run(g, *given, **more, **outs[1]), wanted)
+            if beta == 0:  # the gradient's own memory
+                assert same(grads(outs[2]["out"], *given, **more, **outs[2]), wanted)
+    assert served == 16  # all of float32 and float64
+
+
+def same(found: Any, wanted: Any) -> bool:
+    return all(a is b is None or a.tobytes() == b.tobytes() and a.shape == b.shape
+               for a, b in zip(found, wanted, strict=True))
