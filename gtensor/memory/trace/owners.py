@@ -115,7 +115,9 @@ def objects_of(*kinds: type) -> list[Any]:
     for kind in wanted:  # the loop extends the list
         wanted.extend(kind.__subclasses__())
     among = frozenset(wanted)
-    return [thing for thing in gc.get_objects() if type(thing) in among]
+    # Objects refer to their types. A list of all objects would also hold the tuples that other
+    # threads build of a generator's items, which CPython refuses to go on with then.
+    return [thing for thing in gc.get_referrers(*among) if type(thing) in among]
 
 
 def uses(blocks: Iterable[Noted], objects: list[Any]) -> Iterator[tuple[Noted, Found]]:

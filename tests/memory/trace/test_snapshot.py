@@ -10,6 +10,7 @@ import pickle
 import pickletools
 import runpy
 import sys
+import threading
 import warnings
 
 import pytest
@@ -19,6 +20,7 @@ from gtensor import memory
 from gtensor.memory.arena.layout import FREE, LIVE, PENDING, Piece, SegmentLayout
 from gtensor.memory.trace.export import save
 from gtensor.memory.trace.lifetimes import History, Life
+from gtensor.memory.trace.owners import objects_of
 from gtensor.memory.trace.reading import SnapshotError, read_snapshot
 from gtensor.memory.trace.snapshots import json_file, pickle_file, plain, torch_document
 from tests.memory.trace.recordings import random_history, random_work, training
@@ -330,3 +332,30 @@ def test_bytes_of_which_nothing_is_known_are_kept(tmp_path):
     found = read_snapshot(tmp_path / "run.pickle")
     assert [life for life in found.lives if not life.address] == [
         Life(0, 4096, 4096, 0, "", "", "earlier", None, None, None)]
+
+
+def test_objects_are_found_while_other_threads_build_tuples():
+    """A tuple of a generator's items grows; CPython refuses that if the collector has shown it."""
+    ended, errors, module = threading.Event(), [], gt.nn.Linear(2, 2)
+
+    def build():
+        try:
+            while not ended.is_set():
+                assert len(tuple(object() for _ in range(300))) == 300
+        except SystemError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=build) for _ in range(2)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(60):
+            assert any(thing is module for thing in objects_of(gt.nn.Module))
+    finally:
+        ended.set()
+        sys.setswitchinterval(before)
+        for thread in threads:
+            thread.join()
+    assert not errors
