@@ -12,13 +12,15 @@ import re
 import shlex
 import shutil
 import sys
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DRIVER_OF_CUDA_13 = 580
+
+find_spec = PathFinder.find_spec  # without setuptools' hook, which warns where it is asked for pip
 
 
 def installation_of(*extras: str) -> str:
