@@ -36,6 +36,25 @@ _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "-
           "--remote-debugging-pipe", "--allow-file-access-from-files",
           "--in-process-gpu")
 
+_SPOILT = """(() => {
+  const found = [], seen = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode, range = document.createRange();
+    if (!node.data.trim() || !node.parentElement.checkVisibility({visibilityProperty: true}) ||
+        node.parentElement.closest("script, style")) continue;
+    range.selectNodeContents(node);
+    for (const box of range.getClientRects()) if (box.width > 1) seen.push([node, box]);
+  }
+  seen.forEach(([node, a], i) => {
+    if (a.right > innerWidth + 1) found.push([node.data, "cut"]);
+    for (const [other, b] of seen.slice(0, i))  // 1 and 3: what letters leave of their boxes
+      if (other !== node && a.left < b.right - 1 && b.left < a.right - 1 &&
+          a.top < b.bottom - 3 && b.top < a.bottom - 3) found.push([node.data, other.data]);
+  });
+  return found;
+})()"""
+
 
 def chromium() -> Path:
     """The folder of the browser, made at the first call by whichever process comes first."""
@@ -153,6 +172,12 @@ class Page:
         import base64
 
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+
+def spoilt_texts(page: Page) -> list[list[str]]:
+    """The texts of a page that lie over another one, with it, or are cut at the window's edge."""
+    found: list[list[str]] = page.run(_SPOILT)
+    return found
 
 
 @contextmanager
