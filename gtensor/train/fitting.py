@@ -181,18 +181,20 @@ def metrics(trainer: Trainer) -> bytes:
     """A line of CSV for each epoch, and one of names.
 
     Of its steps, the mean loss, and with clipping the mean norm of the gradients and the share that
-    was clipped; at its end the score, where there is one, and the norm of the weights.
+    was clipped; at its end the score and the loss of held-out data, where they are known, and the
+    norm of the weights.
     """
     progress = trainer.progress
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     scored = [f"held_out_{trainer.captions.score.replace(' ', '_')}"] if progress.scores else []
+    scored += ["held_out_loss"] if progress.held_out_losses else []
     lines.writerow(["epoch", "step", "training_loss", *scored, "weight_norm", "gradient_norm",
                     "clipped"])
     for i, weights in enumerate(progress.weight_norms):
         steps = progress.steps_of(i)
         row = [i + 1, steps.stop, float(np.mean(progress.losses[steps])), *progress.scores[i:i + 1],
-               weights]
+               *progress.held_out_losses[i:i + 1], weights]
         norms = np.array(progress.gradient_norms[steps])
         more = [float(norms.mean()), float((norms > trainer.clip).mean())] if len(norms) else []
         lines.writerow([*map(repr, row + more), *[""] * (2 - len(more))])

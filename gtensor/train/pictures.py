@@ -16,7 +16,7 @@ Trainer: TypeAlias = Any  # of train.trainer, which imports this
 
 
 def loss_curve(path: Path, trainer: Trainer) -> None:
-    """Training loss of every step, its mean by epoch at the epoch's middle; the held-out score.
+    """Training loss of every step, its mean by epoch at the epoch's middle; what is held out.
 
     A score that is no loss has a panel of its own below, so that a panel has one kind of axis.
     """
@@ -32,16 +32,19 @@ def loss_curve(path: Path, trainer: Trainer) -> None:
         axes.plot([(span.start + 1 + span.stop) / 2 for span in spans],
                   [np.mean(progress.losses[span]) for span in spans], color="#1f4e8c", marker="o",
                   markersize=3, label="training loss, mean of the epoch")
-    if progress.scores:
-        panels[-1].plot(progress.ends, progress.scores, color="#c8553d", marker="s", markersize=3,
-                        label=f"held-out {captions.score}")
+    held_out = progress.held_out_losses if apart else progress.scores
+    if held_out:
+        axes.plot(progress.ends, held_out, color="#c8553d", marker="s", markersize=3,
+                  label=f"held-out {'loss' if apart else captions.score}")
     if apart:
+        panels[-1].plot(progress.ends, progress.scores, color="#3f9b6b", marker="D", markersize=3,
+                        label=f"held-out {captions.score}")
         panels[-1].set_ylabel(captions.score)
         panels[-1].yaxis.set_major_formatter(lambda value, place: captions.shown(value))
         panels[-1].grid(axis="y", color="#ececef")
-    figure.legend(*_handles(*panels), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3,
+    figure.legend(*_handles(*panels), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2 if apart else 3,
                   frameon=False)  # below: curves lie anywhere within
-    if min([*progress.losses, *progress.scores * captions.score_is_loss]) > 0:
+    if min([*progress.losses, *held_out]) > 0:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
         for ticks in ("major", "minor") if high < 30 * low else ("major",):  # others have no room

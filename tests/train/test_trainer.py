@@ -260,6 +260,21 @@ def test_two_ranks_train_as_one(schedule: Any) -> None:
         assert found == pytest.approx(alone, rel=1e-5)
 
 
+def test_the_loss_of_held_out_data_is_recorded_beside_a_score(tmp_path) -> None:
+    held_out = gt.data.ArrayDataset(POINTS[:24], LABELS[:24])  # batches of 16 and 8
+    trainer = trainer_of(tmp_path, epochs=2, held_out=held_out, score=lambda net: 0.5)
+    assert trainer.fit(quiet=True) and trainer.progress.scores == [0.5, 0.5]
+    whole = trainer_of(epochs=2, held_out=(gt.tensor(POINTS[:24]), gt.tensor(LABELS[:24])))
+    assert whole.run() and not whole.progress.held_out_losses
+    assert trainer.progress.losses == whole.progress.losses
+    assert trainer.progress.held_out_losses == pytest.approx(whole.progress.scores, rel=1e-6)
+    with (tmp_path / "metrics.csv").open() as file:
+        assert [float(row["held_out_loss"]) for row in csv.DictReader(file)] == (
+            trainer.progress.held_out_losses)
+    again = trainer_of(tmp_path, epochs=2, held_out=held_out, score=lambda net: 0.5)
+    assert again.resume() == 2 and again.progress == trainer.progress
+
+
 # -- early stopping ------------------------------------------------------------------------------
 
 
