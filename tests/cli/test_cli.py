@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from gtensor.cli import main
+from gtensor.cli import info, main
+from gtensor.system.installation import installation_of
 
 
 def test_info_names_devices_versions_and_what_is_missing(capsys):
@@ -18,6 +19,17 @@ def test_info_names_devices_versions_and_what_is_missing(capsys):
     out = capsys.readouterr().out
     for word in ("devices", "cpu", "numpy", "GTENSOR_ARENA_MIN_BYTES", "CUDA text"):
         assert word in out
+
+
+def test_info_has_what_installs_a_package_in_a_line_of_its_own(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(info, "_version", lambda name: name if name == "numpy" else None)
+    found = info.facts()
+    lines = info.text(found).splitlines()
+    place = lines.index("  sklearn, rich, matplotlib (gtensor train)")
+    assert lines[place + 1].strip() == installation_of("train")
+    assert [line for line in found["missing"] if "rich" in line] == [
+        f"{lines[place].strip()}: {installation_of('train')}"]
 
 
 def test_info_as_json_from_a_checkout_that_is_not_installed(capsys, monkeypatch):

@@ -81,8 +81,11 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(given, monkeypatch
     lines = given.table(group_by="module").splitlines()
     assert any(line.startswith(" (outside modules) ") for line in lines)
     assert max(map(len, lines[1:])) <= 80 and "% copy" in lines[2]
-    monkeypatch.setenv("COLUMNS", "50")
-    assert max(map(len, given.table(group_by="module").splitlines()[1:])) <= 50
+    for columns in (40, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = profile(span("an_operation_of_a_long_name", 0, 1.0)).table().splitlines()
+        assert max(map(len, lines[1:])) <= columns
+        assert lines[4].split()[-2:] == ["s", "100.0"] and ("calls" in lines[2]) == (columns > 40)
 
 
 def test_time_within_an_op_is_not_counted_twice():
@@ -141,17 +144,18 @@ def stepping(*steps):
     return profile(*spans, span("after", at, 9.0))
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_noise_is_the_ratio_of_a_step_and_first_calls_are_marked(columns):
-    before, after = stepping(100, 2, 3, 4, 5), stepping(1, 2, 3, 4, 5)
-    assert times_by_step(before.spans)["changing forward"] == [100, 2, 3, 4, 5]
+    before, after = stepping(1, 2, 3, 4, 5), stepping(100, 2, 3, 4, 5)
+    assert times_by_step(before.spans)["changing forward"] == [1, 2, 3, 4, 5]
     assert "after forward" not in times_by_step(before.spans)  # no step ends it
     lines = compare(before, after, width=columns).splitlines()
     assert max(map(len, lines[1:-1])) <= columns
     changing = next(line for line in lines if "changing" in line)
     steady = next(line for line in lines if "steady" in line)
-    assert "114 s *" in changing and "15 s " in changing and "15 s *" not in changing
-    assert ("0.40x-1.33x" in changing) == ("1.00x-1.00x" in steady) == (columns >= 80)
+    assert "114 s *" in changing and "15 s *" not in changing
+    assert ("15 s " in changing) == (columns >= 60) and "7.60x" in changing
+    assert ("0.75x-2.50x" in changing) == ("1.00x-1.00x" in steady) == (columns >= 80)
     assert "*" not in steady and lines[-1].startswith("* the first step took more than three times")
 
 

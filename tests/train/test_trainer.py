@@ -101,6 +101,8 @@ def test_stopped_and_resumed_is_the_run_without_stop(
 
 def test_fit_leaves_its_files_and_says_what_it_reached(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "another's").touch()
     told: list[int] = []
     fitted = trainer_of(tmp_path / "run", clip=1e-3, epochs=1, callbacks=[
         lambda trainer: told.append(trainer.progress.epoch)])
@@ -108,6 +110,8 @@ def test_fit_leaves_its_files_and_says_what_it_reached(tmp_path, capsys, monkeyp
     out = capsys.readouterr().out
     assert "Training loss 0." in out and "after 1 epoch, " in out and told == [1]
     assert "Where the memory of a training step went" in out
+    assert out.endswith(f"Wrote {tmp_path}/run/checkpoint.safetensors, loss.png, memory.png, "
+                        "metrics.csv.\n")
     assert "Left out: " in out  # the weights were made outside the arena
     assert {path.name for path in (tmp_path / "run").iterdir() if path.suffix} == {
         "checkpoint.safetensors", "loss.png", "memory.png", "metrics.csv"}
