@@ -37,21 +37,57 @@ _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "-
           "--in-process-gpu")
 
 _SPOILT = """(() => {
-  const found = [], seen = [];
+  const found = [], seen = [], clips = new Map();
+  const clipping = (element) => {  // the boxes that clip what is in an element
+    if (!element) return [];
+    if (!clips.has(element)) {
+      const around = clipping(element.parentElement), kind = getComputedStyle(element).overflowX;
+      clips.set(element, kind === "visible" || element === document.body ? around :
+                [[kind, element.getBoundingClientRect()], ...around]);
+    }
+    return clips.get(element);
+  };
+  const covers = (element) => !/^rgba.*, 0(\\.\\d+)?\\)$/.test(
+    getComputedStyle(element).backgroundColor);
+  document.head.insertAdjacentHTML(  // elementsFromPoint() tells of these
+    "beforeend", "<style>* { pointer-events: auto !important; }</style>");
+  const apart = (a, b, nodes) => {  // whether a background lies between two texts
+    const stack = document.elementsFromPoint(
+      (Math.max(a.left, b.left) + Math.min(a.right, b.right)) / 2,
+      (Math.max(a.top, b.top) + Math.min(a.bottom, b.bottom)) / 2);
+    const [upper, lower] = nodes.map((node) => stack.indexOf(node.parentElement)).sort(
+      (one, other) => one - other);
+    return upper < 0 ? lower >= 0 : stack.slice(upper, lower).some(covers);
+  };
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
-    const node = walk.currentNode, range = document.createRange();
-    if (!node.data.trim() || !node.parentElement.checkVisibility({visibilityProperty: true}) ||
-        node.parentElement.closest("script, style")) continue;
+    const node = walk.currentNode, range = document.createRange(), parent = node.parentElement;
+    if (!node.data.trim() || parent.closest("script, style") ||
+        !parent.checkVisibility({visibilityProperty: true, opacityProperty: true})) continue;
     range.selectNodeContents(node);
-    for (const box of range.getClientRects()) if (box.width > 1) seen.push([node, box]);
+    for (const {left, right, top, bottom} of range.getClientRects()) {
+      const box = {left, right, top, bottom};
+      let scrolls = false;
+      for (const [kind, clip] of clipping(parent)) {
+        scrolls ||= kind === "auto" || kind === "scroll";
+        if (!scrolls && box.right > clip.right + 1 && box.left < clip.right && box.right > 0)
+          found.push([node.data, "cut"]);
+        box.left = Math.max(box.left, clip.left); box.right = Math.min(box.right, clip.right);
+        box.top = Math.max(box.top, clip.top); box.bottom = Math.min(box.bottom, clip.bottom);
+      }
+      if (box.right > 0 && box.right > box.left + 1 && box.bottom > box.top) seen.push([node, box]);
+    }
   }
+  seen.sort(([, a], [, b]) => a.top - b.top);
   seen.forEach(([node, a], i) => {
     if (a.right > innerWidth + 1) found.push([node.data, "cut"]);
-    for (const [other, b] of seen.slice(0, i))  // 1 and 3: what letters leave of their boxes
-      if (other !== node && a.left < b.right - 1 && b.left < a.right - 1 &&
-          a.top < b.bottom - 3 && b.top < a.bottom - 3) found.push([node.data, other.data]);
+    for (let k = i + 1; k < seen.length && seen[k][1].top < a.bottom - 3; k++) {
+      const [other, b] = seen[k];  // 1 and 3: what letters leave of their boxes
+      if (other !== node && a.left < b.right - 1 && b.left < a.right - 1 && b.bottom > a.top + 3 &&
+          !apart(a, b, [node, other])) found.push([node.data, other.data]);
+    }
   });
+  document.head.lastElementChild.remove();
   return found;
 })()"""
 

@@ -42,9 +42,9 @@ def loss_curve(path: Path, trainer: Trainer) -> None:
         panels[-1].set_ylabel(captions.score)
         panels[-1].yaxis.set_major_formatter(lambda value, place: captions.shown(value))
         panels[-1].grid(axis="y", color="#ececef")
-    figure.legend(*_handles(*panels), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2 if apart else 3,
-                  frameon=False)  # below: curves lie anywhere within
-    if min([*progress.losses, *held_out]) > 0:
+    figure.legend(*_handles(*panels), loc="upper center", bbox_to_anchor=(0.5, 0.0),
+                  ncols=2 if apart else 3, frameon=False)  # below: curves lie anywhere within
+    if min(*progress.losses, *held_out) > 0:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
         for ticks in ("major", "minor") if high < 30 * low else ("major",):  # others have no room
