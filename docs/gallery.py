@@ -21,6 +21,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -167,11 +168,29 @@ def memory(path: Path) -> None:
          by=("gtensor/memory/trace/timeline_picture.py",))
 def owners(path: Path) -> None:
     """A training step by what its bytes are for; below, who held the peak: op, module and line."""
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm1 = nn.Conv2d(1, 32, 3, padding=1, bias=False), nn.InPlaceABN(32)
+            self.second, self.norm2 = nn.Conv2d(32, 64, 3, padding=1, bias=False), nn.InPlaceABN(64)
+            self.last = nn.Linear(64 * 4 * 4, 10)
+
+        def forward(self, images: gt.Tensor) -> gt.Tensor:
+            x = self.norm1(self.first(images))
+            x = self.norm2(self.second(x))
+            x = F.max_pool2d(x, 2)
+            return self.last(F.dropout(x.flatten(1), 0.1))
+
+    gt.manual_seed(0)
     with gt.settings.override(arena_min_bytes=0):
-        step = digits_step()
-        with gt.memory.timeline(stacks=True) as recording:
-            step()
-    recording.save(path)
+        net, images = Net(), gt.random.normal((256, 1, 8, 8))
+        optimizer = gt.optim.AdamW(net.parameters())
+        for recording in (nullcontext(), gt.memory.timeline(stacks=True)):
+            with recording as made:
+                F.cross_entropy(net(images), gt.arange(256) % 10).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    made.save(path)
 
 
 @picture("Where the time goes", (1560, None),
