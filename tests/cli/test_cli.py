@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 
@@ -102,9 +103,9 @@ def test_a_shell_completes_commands_recipes_and_their_options(tmp_path, line, wa
     assert {word.strip() for word in (tmp_path / "found").read_text().split("\n")} - {""} == wanted
 
 
-@pytest.mark.parametrize("columns", ["60", "72"])
-@pytest.mark.parametrize("command", [[], ["train"], ["sample"], ["launch"], ["memory"], ["profile"],
-                                     ["train", "digits"]])
+@pytest.mark.parametrize(("columns", "command"), [
+    *product(["60", "72"], [[], ["train"], ["sample"], ["launch"], ["memory"], ["profile"]]),
+    *product(["40", "72"], [["train", "digits"]])])
 def test_help_fits_a_narrow_terminal(monkeypatch, capsys, columns, command):
     monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(SystemExit):
