@@ -5,7 +5,8 @@
     python docs/gallery.py --list
 
 A picture is a function below; the page shows its text and its lines, so they cannot differ. Every
-picture has the size that its function states, and at most 150 KB. Those of pages need Chromium
+picture has the size that its function states, at most 150 KB, and a digest of the code that drew
+it, which a test compares: run `make gallery` after changing that code. Those of pages need Chromium
 (tests/browser.py fetches it by npm): without it the picture that is there stays.
 """
 
@@ -13,11 +14,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import inspect
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,6 +79,7 @@ class Picture:
     size: tuple[int | None, int | None]  # None: it follows from what is shown
     quick: bool  # made in a few seconds
     make: Callable[[Path], None]
+    by: tuple[str, ...] = ()  # files with the code that draws it, but its function
 
     @property
     def name(self) -> str:
@@ -92,20 +97,46 @@ class Picture:
                 raise CannotMake(f"{self.name} has {image.size} pixels, wanted {self.size}")
             if path.stat().st_size > MOST_BYTES:  # 256 colours are enough for a drawing
                 image.convert("RGB").quantize(256).save(path, optimize=True)
+        path.write_bytes(_with_digest(path.read_bytes(), self.digest()))
         if path.stat().st_size > MOST_BYTES:
             raise CannotMake(f"{self.name} has {path.stat().st_size:,} bytes, wanted at most "
                              f"{MOST_BYTES:,}")
+
+    def digest(self) -> str:
+        """A digest of the code that draws it."""
+        own = inspect.getsource(self.make)
+        code = [own, inspect.getsource(digits_step) * ("digits_step" in own)]
+        code += [(DOCS.parent / file).read_text(encoding="utf-8") for file in self.by]
+        return hashlib.sha256("".join(code).encode()).hexdigest()
+
+    def is_current(self, png: bytes) -> bool:
+        """Whether a picture was drawn by the present code."""
+        return _with_digest(png, self.digest())[-_CHUNK:] == png[-_CHUNK:]
+
+
+_CHUNK = 4 + 4 + len("Code") + 1 + 64 + 4 + 12  # bytes of the digest's chunk, and of the last one
+
+
+def _with_digest(png: bytes, digest: str) -> bytes:
+    """A PNG with a digest as its last chunk of text, in place of one that is there."""
+    before, end = png[:-12], png[-12:]
+    mark = before.rfind(b"tEXtCode\0")
+    if mark == len(before) - 4 - 64 - len(b"tEXtCode\0"):
+        before = before[:mark - 4]
+    text = b"tEXtCode\0" + digest.encode()
+    return (before + (len(text) - 4).to_bytes(4, "big") + text
+            + zlib.crc32(text).to_bytes(4, "big") + end)
 
 
 PICTURES: dict[str, Picture] = {}
 
 
 def picture(title: str, size: tuple[int | None, int | None] = (None, None), quick: bool = False,
-            ) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
+            by: tuple[str, ...] = ()) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
     """The function below makes a picture of the gallery."""
 
     def add(make: Callable[[Path], None]) -> Callable[[Path], None]:
-        PICTURES[make.__name__] = Picture(title, size, quick, make)
+        PICTURES[make.__name__] = Picture(title, size, quick, make, by)
         return make
 
     return add
@@ -133,17 +164,37 @@ def memory(path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-@picture("Who holds the memory", (1365, 806), quick=True)
+@picture("Who holds the memory", (1365, 806), quick=True,
+         by=("gtensor/memory/trace/timeline_picture.py",))
 def owners(path: Path) -> None:
-    """A training step by what its bytes are for; below, who held the peak: op and module."""
+    """A training step by what its bytes are for; below, who held the peak: op, module and line."""
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm1 = nn.Conv2d(1, 32, 3, padding=1, bias=False), nn.InPlaceABN(32)
+            self.second, self.norm2 = nn.Conv2d(32, 64, 3, padding=1, bias=False), nn.InPlaceABN(64)
+            self.last = nn.Linear(64 * 4 * 4, 10)
+
+        def forward(self, images: gt.Tensor) -> gt.Tensor:
+            x = self.norm1(self.first(images))
+            x = self.norm2(self.second(x))
+            x = F.max_pool2d(x, 2)
+            return self.last(F.dropout(x.flatten(1), 0.1))
+
+    gt.manual_seed(0)
     with gt.settings.override(arena_min_bytes=0):
-        step = digits_step()
-        with gt.memory.timeline() as recording:
-            step()
-    recording.save(path)
+        net, images = Net(), gt.random.normal((256, 1, 8, 8))
+        optimizer = gt.optim.AdamW(net.parameters())
+        for recording in (nullcontext(), gt.memory.timeline(stacks=True)):
+            with recording as made:
+                F.cross_entropy(net(images), gt.arange(256) % 10).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    made.save(path)
 
 
-@picture("Where the time goes", (1560, None))
+@picture("Where the time goes", (1560, None),
+         by=("gtensor/profiler/pictures.py",))
 def flame(path: Path) -> None:
     """Five passes of a Transformer, forward and backward, by phase, module and op; the width of a
     box is its time."""
@@ -163,7 +214,8 @@ def flame(path: Path) -> None:
     profile.flame(path)
 
 
-@picture("How close to the machine's limits", (1080, 720))
+@picture("How close to the machine's limits", (1080, 720),
+         by=("gtensor/profiler/pictures.py",))
 def roofline(path: Path) -> None:
     """Each op by its operations per byte and per second, under the measured ceilings of the
     machine: the slope is the memory's bandwidth, the level the rate of a matrix product."""
@@ -174,7 +226,8 @@ def roofline(path: Path) -> None:
     profile.roofline(path)
 
 
-@picture("The page of a profile", (1280, 900))
+@picture("The page of a profile", (1280, 900),
+         by=("gtensor/profiler/profile_page.html", "gtensor/profiler/profile_page.js"))
 def profile_page(path: Path) -> None:
     """One file that opens offline: ops and memory over time, to zoom, hover and search in."""
     from browser import browser
@@ -189,7 +242,8 @@ def profile_page(path: Path) -> None:
         page.picture(path)
 
 
-@picture("The page of a memory timeline", (1280, 900))
+@picture("The page of a memory timeline", (1280, 900),
+         by=("gtensor/memory/trace/timeline_page.html", "gtensor/memory/trace/timeline_page.js"))
 def memory_page(path: Path) -> None:
     """Three steps: what the bytes are for, and who holds them at the moment that is chosen."""
     from browser import browser
@@ -274,7 +328,8 @@ def attention(path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-@picture("Digits, learned")
+@picture("Digits, learned",
+         by=("gtensor/train/pictures.py",))
 def digits(path: Path) -> None:
     """`gtensor train digits` writes this picture, too: the loss of every step, and the accuracy on
     images that were held out."""
@@ -285,7 +340,8 @@ def digits(path: Path) -> None:
         shutil.copy(f"{folder}/loss.png", path)
 
 
-@picture("Digits out of noise")
+@picture("Digits out of noise",
+         by=("gtensor/train/pictures.py",))
 def diffusion(path: Path) -> None:
     """Sixty samples of a diffusion Transformer, trained for 40 epochs."""
     from gtensor.cli import main
@@ -306,7 +362,8 @@ def speed(path: Path) -> None:
     path.write_bytes(drawn(*speed_picture(of_folder(RESULTS / "cpu-2core"))))
 
 
-@picture("Data parallel steps, predicted", (1210, 462), quick=True)
+@picture("Data parallel steps, predicted", (1210, 462), quick=True,
+         by=("profiling/scaling_model.py",))
 def scaling(path: Path) -> None:
     """What a model of buckets, rings and trees predicts of up to 1,024 GPUs; nothing of it was
     measured."""

@@ -2,6 +2,7 @@
 
     python profiling/ladder_abn.py                          # depth 8, 20, 50; leaky_relu and relu
     python profiling/ladder_abn.py --depth 20 --only leaky  # a part of it
+    python profiling/ladder_abn.py --only bytes             # without times
     python profiling/ladder_abn.py --width 64 --size 56 --batch 8 --activation elu
     python profiling/ladder_abn.py --device cuda            # float32 and bfloat16; PyTorch, too
 
@@ -10,14 +11,15 @@ with its activation: `nn.ABN` keeps what it was given and what it gives (the nex
 input), `nn.InPlaceABN` one buffer for both. relu cannot be inverted: in place it keeps its input,
 and the next convolution a recipe. A mean over each image's pixels and a sum make the loss.
 
-Figures, per depth and activation, in place / out of place:
+Figures, per depth and activation, in place / out of place, and both / PyTorch:
 
     saved    bytes that live after the forward pass because backward needs them: all but parameters
              and input. Columns of a convolution would count; none outlives its op. Counted by the
              arena, which here holds arrays of all sizes, and on the CPU once more by tracemalloc,
              with arrays from NumPy's allocator.
     peak     most bytes above parameters and input in forward and backward, gradients of parameters
-             and workspaces included. A CPU's workspace of 4 MiB weighs much in small stacks.
+             and workspaces included. A CPU's workspace of 4 MiB weighs much in small stacks; that
+             of PyTorch's convolutions on a CPU is oneDNN's, which nobody counts.
 
 A stack of n equal layers keeps 2 n - 1 buffers out of place (the last output feeds a mean, which
 needs none of it) and n in place: n / (2 n - 1) of them, 0.533 for 8 layers and 0.513 for 20.
@@ -39,6 +41,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +102,8 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
         for activation in own.activation:
             for dtype in own.dtype or DTYPES[device]:
                 stack = Stack(depth, sizes, activation, dtype, device)
-                yield stack.name, lambda stack=stack: measured(stack, options)
+                yield f"bytes, {stack.name}", lambda stack=stack: figures(stack, options)
+                yield f"times, {stack.name}", lambda stack=stack: iter([times(stack, options)])
 
 
 # -- the stack -------------------------------------------------------------------------------------
@@ -237,13 +241,17 @@ def traced_saved(net: Net) -> int:
     return sum(trace.size for trace in snapshot.filter_traces([domain]).traces)
 
 
-def torch_bytes(net: Net) -> Bytes:
-    """By PyTorch's allocator, on CUDA."""
+def torch_bytes(net: Net, device: str) -> Bytes:
+    """By PyTorch's allocators."""
     from torch import cuda
 
     net.step()
     net.clear()
     gc.collect()
+    if device == "cpu":
+        saved, whole = (sums_of_allocations(run) for run in (net.loss, net.step))
+        net.clear()
+        return Bytes(saved[-1], max(whole))
     cuda.reset_peak_memory_stats()
     before = cuda.memory_allocated()
     loss = net.loss()
@@ -254,16 +262,25 @@ def torch_bytes(net: Net) -> Bytes:
     return Bytes(saved, peak)
 
 
+def sums_of_allocations(run: Callable[[], Any]) -> list[int]:
+    """The bytes above those before, after each change in PyTorch's memory on the CPU."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        kept = run()
+    del kept
+    return [*accumulate(event.nbytes() for event in found.profiler.kineto_results.events()
+                        if event.name() == "[memory]")]
+
+
 # -- measuring -------------------------------------------------------------------------------------
 
 
-def measured(stack: Stack, options: Options) -> Iterator[Part]:
-    """The figures of a stack, then its times."""
-    nets = {OUT_OF_PLACE: stack.gtensor(nn.ABN), IN_PLACE: stack.gtensor(nn.InPlaceABN)}
-    peers = {f"pytorch{' compiled' * compiled}": stack.torch(compiled)
-             for compiled in modes(options)}
-    yield from figures(stack, nets, peers)
-    yield times(stack, nets, peers)
+def of_libraries(stack: Stack, options: Options) -> tuple[dict[str, Net], dict[str, Net]]:
+    """The stack by gtensor, and by PyTorch."""
+    return ({OUT_OF_PLACE: stack.gtensor(nn.ABN), IN_PLACE: stack.gtensor(nn.InPlaceABN)},
+            {f"pytorch{' compiled' * compiled}": stack.torch(compiled)
+             for compiled in modes(options)})
 
 
 def modes(options: Options) -> list[bool]:
@@ -273,21 +290,23 @@ def modes(options: Options) -> list[bool]:
     return [False] if options.quick or options.device == "cpu" else [False, True]
 
 
-def figures(stack: Stack, nets: dict[str, Net], peers: dict[str, Net]) -> Iterator[Figure]:
-    """Bytes, as ratios to out of place."""
+def figures(stack: Stack, options: Options) -> Iterator[Part]:
+    """Bytes, as ratios to out of place and to PyTorch."""
+    nets, peers = of_libraries(stack, options)
     target = next((most for depth, most in SAVED_TARGETS if stack.depth >= depth), None)
     found = {name: arena_bytes(net, stack.device) for name, net in nets.items()}
-    if stack.device != "cpu":
-        found |= {name: torch_bytes(net) for name, net in peers.items()}
-    base = found.pop(OUT_OF_PLACE)
-    for name, own in found.items():
-        judged = target if name == IN_PLACE else None
-        yield ratio(f"{stack.name}: saved, {name} / {OUT_OF_PLACE}", own.saved, base.saved, judged)
-        if name == IN_PLACE and stack.device == "cpu":
-            traced = [traced_saved(nets[which]) for which in (IN_PLACE, OUT_OF_PLACE)]
-            yield ratio(f"{stack.name}: saved by tracemalloc, {name} / {OUT_OF_PLACE}", *traced,
-                        judged)
-        yield ratio(f"{stack.name}: peak, {name} / {OUT_OF_PLACE}", own.peak, base.peak)
+    own, base = found[IN_PLACE], found[OUT_OF_PLACE]
+    pair = f"{IN_PLACE} / {OUT_OF_PLACE}"
+    yield ratio(f"{stack.name}: saved, {pair}", own.saved, base.saved, target)
+    if stack.device == "cpu":
+        traced = [traced_saved(nets[which]) for which in (IN_PLACE, OUT_OF_PLACE)]
+        yield ratio(f"{stack.name}: saved by tracemalloc, {pair}", *traced, target)
+    yield ratio(f"{stack.name}: peak, {pair}", own.peak, base.peak)
+    for peer, net in peers.items():
+        theirs = torch_bytes(net, stack.device)
+        for name, own in found.items():
+            yield ratio(f"{stack.name}: saved, {name} / {peer}", own.saved, theirs.saved)
+            yield ratio(f"{stack.name}: peak, {name} / {peer}", own.peak, theirs.peak)
 
 
 def ratio(name: str, own: int, base: int, target: float | None = None) -> Figure:
@@ -295,8 +314,9 @@ def ratio(name: str, own: int, base: int, target: float | None = None) -> Figure
     return Figure(name, own / base, target, note=f"{own:,} / {base:,} bytes")
 
 
-def times(stack: Stack, nets: dict[str, Net], peers: dict[str, Net]) -> Ladder:
+def times(stack: Stack, options: Options) -> Ladder:
     """Forward and backward."""
+    nets, peers = of_libraries(stack, options)
     ladder = Ladder(
         f"{stack.name}: forward and backward of {stack.shape}",
         lambda: values(stack.gtensor(nn.ABN, "float64").step()),

@@ -15,8 +15,8 @@ A README's table stands between two markers,
     <!-- report: speed -->
     <!-- end -->
 
-and is written anew in its place: `speed` and `memory` are tables of chosen rows, `results` lists
-the result files. A row whose peer or machine was missing says so.
+and is written anew in its place: `speed` and `memory` are tables of chosen rows, `launches` is of
+the cost sheets, `results` lists the result files. A row whose peer or machine was missing says so.
 
 A comparison (--new, --against) writes nothing. A ratio is worse if its quartiles lie above those
 before and its median rose by more than 5 %; a figure, which has no spread, if it rose by more than
@@ -43,6 +43,7 @@ from report_tables import (
     CHOSEN,
     bars,
     chosen_table,
+    launches_table,
     picture_name,
     picture_title,
     report,
@@ -121,6 +122,8 @@ def texts(root: Path, machines: dict[Path, list[Result]]) -> dict[Path, str]:
             raise Refused(f"there is no file {path}, whose tables are to be written")
         folder = os.path.relpath(root / "profiling/results", path.parent) + "/"
         tables = {chosen: partial(chosen_table, chosen, every, folder) for chosen in CHOSEN}
+        sheets = root / "profiling/results/cpu-2core/cost"
+        tables["launches"] = partial(launches_table, sheets, f"{folder}cpu-2core/cost/")
         tables["results"] = partial(results_table, every, folder)
         found[path] = filled(path, path.read_text(encoding="utf-8"), tables)
     return found

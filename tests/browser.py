@@ -36,6 +36,61 @@ _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "-
           "--remote-debugging-pipe", "--allow-file-access-from-files",
           "--in-process-gpu")
 
+_SPOILT = """(() => {
+  const found = [], seen = [], clips = new Map();
+  const clipping = (element) => {  // the boxes that clip what is in an element
+    if (!element) return [];
+    if (!clips.has(element)) {
+      const around = clipping(element.parentElement), kind = getComputedStyle(element).overflowX;
+      clips.set(element, kind === "visible" || element === document.body ? around :
+                [[kind, element.getBoundingClientRect()], ...around]);
+    }
+    return clips.get(element);
+  };
+  const covers = (element) => !/^rgba.*, 0(\\.\\d+)?\\)$/.test(
+    getComputedStyle(element).backgroundColor);
+  document.head.insertAdjacentHTML(  // elementsFromPoint() tells of these
+    "beforeend", "<style>* { pointer-events: auto !important; }</style>");
+  const apart = (a, b, nodes) => {  // whether a background lies between two texts
+    const stack = document.elementsFromPoint(
+      (Math.max(a.left, b.left) + Math.min(a.right, b.right)) / 2,
+      (Math.max(a.top, b.top) + Math.min(a.bottom, b.bottom)) / 2);
+    const [upper, lower] = nodes.map((node) => stack.indexOf(node.parentElement)).sort(
+      (one, other) => one - other);
+    return upper < 0 ? lower >= 0 : stack.slice(upper, lower).some(covers);
+  };
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode, range = document.createRange(), parent = node.parentElement;
+    if (!node.data.trim() || parent.closest("script, style") ||
+        !parent.checkVisibility({visibilityProperty: true, opacityProperty: true})) continue;
+    range.selectNodeContents(node);
+    for (const {left, right, top, bottom} of range.getClientRects()) {
+      const box = {left, right, top, bottom};
+      let scrolls = false;
+      for (const [kind, clip] of clipping(parent)) {
+        scrolls ||= kind === "auto" || kind === "scroll";
+        if (!scrolls && box.right > clip.right + 1 && box.left < clip.right && box.right > 0)
+          found.push([node.data, "cut"]);
+        box.left = Math.max(box.left, clip.left); box.right = Math.min(box.right, clip.right);
+        box.top = Math.max(box.top, clip.top); box.bottom = Math.min(box.bottom, clip.bottom);
+      }
+      if (box.right > 0 && box.right > box.left + 1 && box.bottom > box.top) seen.push([node, box]);
+    }
+  }
+  seen.sort(([, a], [, b]) => a.top - b.top);
+  seen.forEach(([node, a], i) => {
+    if (a.right > innerWidth + 1) found.push([node.data, "cut"]);
+    for (let k = i + 1; k < seen.length && seen[k][1].top < a.bottom - 3; k++) {
+      const [other, b] = seen[k];  // 1 and 3: what letters leave of their boxes
+      if (other !== node && a.left < b.right - 1 && b.left < a.right - 1 && b.bottom > a.top + 3 &&
+          !apart(a, b, [node, other])) found.push([node.data, other.data]);
+    }
+  });
+  document.head.lastElementChild.remove();
+  return found;
+})()"""
+
 
 def chromium() -> Path:
     """The folder of the browser, made at the first call by whichever process comes first."""
@@ -153,6 +208,12 @@ class Page:
         import base64
 
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+
+def spoilt_texts(page: Page) -> list[list[str]]:
+    """The texts of a page that lie over another one, with it, or are cut at the window's edge."""
+    found: list[list[str]] = page.run(_SPOILT)
+    return found
 
 
 @contextmanager

@@ -62,6 +62,34 @@ def test_every_picture_is_there_and_small(name: str) -> None:
     assert path.stat().st_size <= gallery.MOST_BYTES
 
 
+@pytest.mark.parametrize("name", [name for name in gallery.PICTURES if name != "speed"])
+def test_every_picture_was_drawn_by_the_present_code(name: str) -> None:
+    one = gallery.PICTURES[name]  # that of speed has a digest of its ratios (profiling/report.py)
+    assert one.is_current((ROOT / f"docs/gallery/{name}.png").read_bytes()), "run make gallery"
+
+
+@pytest.mark.parametrize("line", [" ", ""])
+def test_a_picture_of_other_code_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                          line: str) -> None:
+    """The planted fault: a blank more in a file that draws."""
+    monkeypatch.setattr(gallery, "DOCS", tmp_path / "docs")
+    (tmp_path / "draws.py").write_text("drawn")
+    one = gallery.Picture("Plain", (3, 2), True, drawn((3, 2)), ("draws.py",))
+    one.made(tmp_path / "plain.png")
+    one.made(tmp_path / "plain.png")
+    png = (tmp_path / "plain.png").read_bytes()
+    assert png.count(b"Code") == 1 and shows_size(tmp_path / "plain.png") == (3, 2)
+    (tmp_path / "draws.py").write_text("drawn" + line)
+    assert one.is_current(png) == (not line)
+
+
+def shows_size(path: Path) -> tuple[int, int]:
+    """The size of a picture, all of whose chunks are whole."""
+    with Image.open(path) as image:
+        image.verify()
+        return image.size
+
+
 def test_a_blank_picture_shows_nothing(tmp_path: Path) -> None:
     drawn((3, 2))(tmp_path / "blank.png")
     assert not shows_something(tmp_path / "blank.png")

@@ -42,7 +42,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return Files(found)
 
 
-def on_page_markdown(markdown: str, page: Page, **_: object) -> None:
-    """The table of all ops is wide, and the navigation beside it has no other page."""
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """The table of all ops is wide, and the navigation beside it has no other page.
+
+    What is folded is Markdown, too, as in the repository.
+    """
     if page.file.src_uri == "docs/ops.md":
         page.meta["hide"] = ["navigation"]
+    return markdown.replace("<details>", "<details markdown>")

@@ -29,8 +29,11 @@ _WIDE_ENOUGH = 72  # columns of a terminal, for two columns of text
 def facts() -> dict[str, Any]:
     """Everything `gtensor info` prints, of plain JSON types."""
     packages = {name: _version(name) for name in _PACKAGES}
-    missing = [f"{name} ({use}): {_installation(name, extra)}"
-               for name, (use, extra) in _PACKAGES.items() if packages[name] is None]
+    lacking: dict[tuple[str, str], list[str]] = {}  # what for and how it is installed: names
+    for name, (use, extra) in _PACKAGES.items():
+        if packages[name] is None:
+            lacking.setdefault((use, _installation(name, extra)), []).append(name)
+    missing = [f"{', '.join(names)} ({use}): {how}" for (use, how), names in lacking.items()]
     if packages["cupy"] is not None and not cuda_device_count():
         missing.append("an NVIDIA driver (CUDA devices): CuPy is installed, but no driver answers")
     return {
@@ -59,7 +62,7 @@ def text(found: dict[str, Any]) -> str:
     lines += ["", "CUDA text", f"  {len(cuda['files'])} kernel files (.cu) in {cuda['folder']}"]
     lines += ["", "settings", *(_folded(f"  {line}") for line in found["settings"])]
     if found["missing"]:
-        lines += ["", "missing", *(_folded(f"  {line}", 4) for line in found["missing"])]
+        lines += ["", "missing", *(_lacking(line) for line in found["missing"])]
     return "\n".join(lines)
 
 
@@ -68,6 +71,12 @@ def _folded(line: str, indent: int = 41) -> str:
     columns = shutil.get_terminal_size().columns
     indent = indent if columns >= _WIDE_ENOUGH else 4
     return textwrap.fill(line, columns, subsequent_indent=" " * indent, break_long_words=False)
+
+
+def _lacking(line: str) -> str:
+    """What is missing; the command that installs it in a line of its own, whole, to be copied."""
+    what, _, how = line.partition(": ")
+    return f"  {what}\n    {how}" if " install " in how else _folded(f"  {line}", 4)
 
 
 def _device(device: Device) -> dict[str, str]:

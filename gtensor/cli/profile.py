@@ -61,7 +61,7 @@ def add_profile(commands: Any) -> None:
   gtensor profile train.py --lr 0.1                   # the whole program
   gtensor profile --steps 10:50 train.py              # 50 steps after the first 10
   gtensor profile --by line --out before train.py
-  gtensor profile --recipe text --arch ssm
+  gtensor profile --recipe text --arch ssm --by module
   gtensor profile before --by module                  # shows it again
   gtensor profile --compare before after
   gtensor profile --nsys -- python train.py           # under Nsight Systems, see docs/nsys.md
@@ -70,14 +70,15 @@ def add_profile(commands: Any) -> None:
 columns: "% copy" is bytes read and written per second, in percent of a copy's on this machine, "% \
 gemm" operations per second, in percent of a float32 matrix product's. A wider terminal shows more \
 of them. --compare shows the ratio of a step between quartiles, and "*" for first calls.""")
+    _add_modes(made)
     _add_options(made)
     made.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT ...",
                       help="the program and its arguments, or a profile.json, its folder, or an "
                            "export of Nsight Systems (.sqlite)")
 
 
-def _add_options(made: argparse.ArgumentParser) -> None:
-    """The options: before a program, whose own follow it; before and after a file."""
+def _add_modes(made: argparse.ArgumentParser) -> None:
+    """The options that say what is profiled or shown."""
     how = made.add_mutually_exclusive_group()
     how.add_argument("--recipe", action="store_true", help="profile a recipe: its name and its "
                      "options follow; no checkpoint is written")
@@ -85,6 +86,10 @@ def _add_options(made: argparse.ArgumentParser) -> None:
     how.add_argument("--nsys", action="store_true", help="run a command under Nsight Systems")
     how.add_argument("-m", dest="module", action="store_true",
                      help="SCRIPT is the name of a module, as for python -m")
+
+
+def _add_options(made: argparse.ArgumentParser) -> None:
+    """The others: before a program, whose own follow it; before and after a recipe or a file."""
     made.add_argument("--steps", type=_steps, metavar="FIRST:COUNT", help="measure COUNT steps "
                       "after the FIRST ones; an optimizer's update ends a step (a script: all; a "
                       f"recipe: {_OF_RECIPES[0]}:{_OF_RECIPES[1]}; --nsys: {STEPS[0]}:{STEPS[1]})")
@@ -122,14 +127,19 @@ def profile_command(given: argparse.Namespace) -> int:
         return session(words, given.out, given.steps, given.most)
     require("rich", "rich", "gtensor profile")
     target = Path(words[0])
+    options = _recipe_options(words, given) if given.recipe else None
     is_export = target.suffix in (".sqlite", ".db")
     if given.compare or not given.recipe and not given.module and (is_export or _is_saved(target)):
         return _show(words, given)
     table = partial(Profile.table, sort_by=given.sort, group_by=given.by, most=given.most)
     require("matplotlib", "matplotlib", "gtensor profile")
     folder = (given.out or Path("runs") / f"profile-{target.stem}").absolute()
-    program = _recipe(words, given.steps) if given.recipe else (
-        _program(words, given.module, given.steps))
+    if options is None:
+        if words is given.words:  # without --, which says it
+            _note_own(words)
+        program = _program(words, given.module, given.steps)
+    else:
+        program = _recipe(words[0], options, given.steps)
     with _made(folder):
         found, status = program()
         if not found.spans:
@@ -247,19 +257,40 @@ def _own(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _recipe(words: Sequence[str], steps: tuple[int, int] | None) -> Callable[
+def _recipe_options(words: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
+    """A recipe's own options behind its name; those of the command there are put into `given`."""
+    own, others = recipe_parser(words[0], "profile --recipe").parse_known_args(words[1:])
+    made = argparse.ArgumentParser(prog=f"gtensor profile --recipe {words[0]}", add_help=False)
+    _add_options(made)
+    made.parse_args(others, given)
+    return vars(own)
+
+
+def _note_own(words: Sequence[str]) -> None:
+    """Say that options of the command behind a program are the program's."""
+    made = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    _add_options(made)
+    usual = vars(made.parse_args([]))
+    with suppress(argparse.ArgumentError):  # the program's option of that name takes other values
+        found = vars(made.parse_known_args(words[1:])[0])
+        own = [f"--{name}" for name in found if found[name] != usual[name] and name != "out"]
+        if own:
+            print(f"gtensor: {words[0]} is given {', '.join(own)}, as what follows a program is "
+                  "its own; options of gtensor profile stand before it", file=sys.stderr)
+
+
+def _recipe(name: str, given: dict[str, Any], steps: tuple[int, int] | None) -> Callable[
         [], tuple[Profile, int]]:
     """What trains a recipe for a few steps. UserError for options that it cannot have."""
-    kind, defaults = recipe_of(words[0])
-    given = recipe_parser(words[0], "profile --recipe").parse_args(words[1:])
-    options = defaults.changed(**vars(given))
+    kind, defaults = recipe_of(name)
+    options = defaults.changed(**given)
     first, count = steps or _OF_RECIPES
 
     def program() -> tuple[Profile, int]:
         with settings.override(arena_min_bytes=0):
             trainer = kind(options).trainer()
             if (most := (trainer.batches or 0) * options.epochs) < first + count:
-                raise UserError(f"--steps {first}:{count} given for {words[0]}; wanted at most "
+                raise UserError(f"--steps {first}:{count} given for {name}; wanted at most "
                                 f"{most} steps in all, which are {options.epochs} epochs")
             with _progress(first, count) as done, profile((first, count)) as found:
                 trainer.run_with([done])
@@ -295,6 +326,7 @@ def _progress(first: int, count: int) -> Iterator[Callback]:
 def _show(words: Sequence[str], given: argparse.Namespace) -> int:
     """Show a saved profile, or compare two; options may follow the files, too."""
     made = argparse.ArgumentParser(prog="gtensor profile", add_help=False)
+    _add_modes(made)
     _add_options(made)
     made.add_argument("files", nargs="*")
     made.parse_intermixed_args(words, given)

@@ -16,7 +16,7 @@ def recipe_parser(name: str, command: str) -> argparse.ArgumentParser:
 
     kind, defaults = recipe_of(name)
     made = argparse.ArgumentParser(
-        prog=f"gtensor {command} {name}", formatter_class=Help,
+        prog=f"gtensor {command} {name}", usage="%(prog)s [OPTIONS]", formatter_class=Help,
         description=kind.captions.title)
     for one in fields(defaults):
         default, said = getattr(defaults, one.name), about(one)

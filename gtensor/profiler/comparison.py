@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gtensor.profiler.table import (
     MIDDLE,
+    SMALL,
     USUAL,
     Row,
     drawn,
@@ -56,16 +57,16 @@ def compare(before: Profile, after: Profile, group_by: str = "op", most: int = 1
     steps = [times_by_step(p.spans, group_by) for p in (before, after)]
     noisy = all(steps_of(p.spans) >= _QUARTERS for p in (before, after))
     heads = ["calls", "before", "after", "change", "ratio", *["a step"] * noisy]
-    hidden = ("calls", "change", "a step") if width < USUAL else (
+    hidden = ("calls", "change", "a step", *["before"] * (width < SMALL)) if width < USUAL else (
         ("change",) if noisy and width < MIDDLE else ())
     shown = [head for head in heads if head not in hidden]
-    grid = new_grid(group_by, shown)
+    grid = new_grid(group_by, shown, width)
     marked = False
     for one, other in found[:most]:
         each = [times.get(one.name, []) for times in steps]
         cells = dict(zip(heads, [*_cells(one, other), _range(*each)], strict=False))
         for head, times in zip(("before", "after"), each, strict=True):
-            if _has_first_calls(times):
+            if head in shown and _has_first_calls(times):
                 cells[head], marked = f"{cells[head]} *", True
         grid.add_row(name_text(one, group_by), *(cells[head] for head in shown))
     note = (

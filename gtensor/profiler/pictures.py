@@ -6,7 +6,10 @@ import io
 import math
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import product
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gtensor.profiler.table import own_times, quantity, rows, time_text
 
@@ -16,8 +19,10 @@ if TYPE_CHECKING:
 _PHASES = {"forward": "#4c86c6", "backward": "#d9822b", "update": "#3f9b6b"}
 _MODULE, _INK, _SOFT = "#dfe5ec", "#20242a", "#6b7280"
 _LEAST = 0.004  # of the width; narrower boxes would be lines
-_LETTER = 0.0068  # of the width, of a name in a box
+_GAP = 4  # pixels between a name in a box and its edges
 _LEAST_TIME = 1e-3  # of all ops' time
+_DECADES = 5  # of rates below the peak, and of operations per byte, that have room
+_LEAST_INTENSITY = 0.01
 
 
 def require_matplotlib() -> None:
@@ -62,17 +67,6 @@ def flame(recorded: Recorded) -> bytes:
     placed = [*_placed("all ops.", root, 0.0, 0, root.seconds or 1.0)]
     levels = 1 + max(level for _, _, _, _, level in placed)
     figure, axes = _figure((13, 0.42 * levels + 1.1))
-    figure.draw_without_rendering()
-    for name, box, left, width, level in placed:
-        axes.barh(-level, width, left=left, height=0.94, color=box.colour, edgecolor="white",
-                  linewidth=0.8)
-        title = name.removesuffix(".")
-        share = f"{title}  {time_text(box.seconds)}, {100 * width:.0f} %"
-        fits = int(width / _LETTER)
-        text = share if len(share) <= fits else title if len(title) <= fits else (
-            title[:fits - 1] + "…" if fits > 2 else "")
-        axes.text(left + 0.003, -level, text, va="center", fontsize=8.5, clip_on=True,
-                  color=_INK if box.colour == _MODULE else "white")
     axes.set_xlim(0, 1)
     axes.set_ylim(-levels + 0.45, 0.6)
     axes.axis("off")
@@ -81,7 +75,27 @@ def flame(recorded: Recorded) -> bytes:
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=9,
                 borderaxespad=0)
     axes.set_title(_title(recorded, "Time by phase, module and op"), loc="left", fontsize=11)
+    _lay_out(figure)
+    whole = axes.get_window_extent().width
+    for name, box, left, width, level in placed:
+        axes.barh(-level, width, left=left, height=0.94, color=box.colour, edgecolor="white",
+                  linewidth=0.8)
+        title = name.removesuffix(".")
+        text = axes.text(left + _GAP / whole, -level, "", va="center", fontsize=8.5,
+                         parse_math=False, color=_INK if box.colour == _MODULE else "white")
+        _fit(text, width * whole - 2 * _GAP, [
+            f"{title}  {time_text(box.seconds)}, {100 * width:.0f} %",
+            *(title[:end] + "…" * (end < len(title)) for end in range(len(title), 1, -1))])
     return _png(figure)
+
+
+def _fit(text: Any, room: float, choices: list[str]) -> None:
+    """Write the first of the choices that is at most `room` pixels wide; none if none is."""
+    for choice in choices:
+        text.set_text(choice)
+        if text.get_window_extent().width <= room:
+            return
+    text.remove()
 
 
 def _placed(
@@ -96,10 +110,11 @@ def _placed(
         left += inner.seconds / total
 
 
-def roofline(recorded: Recorded, most: int = 12) -> bytes:
+def roofline(recorded: Recorded) -> bytes:
     """The PNG of ops under the ceilings: operations per byte and per second.
 
-    Ops of less than a thousandth of the time are left out; the `most` slowest have their names.
+    Ops of less than a thousandth of the time are left out. What lies far from the others is drawn
+    at the edge, as a triangle that points to it.
     """
     ceilings = recorded.machine.get("ceilings", {})
     bandwidth, peak = ceilings.get("bytes_per_second"), ceilings.get("flops_per_second")
@@ -107,43 +122,67 @@ def roofline(recorded: Recorded, most: int = 12) -> bytes:
     total = sum(row.time for row in found) or 1.0
     found = [row for row in found if row.time >= _LEAST_TIME * total]
     figure, axes = _figure((9, 6))
-    intensity = [row.flops / row.moved for row in found]
-    low, high = min([0.03, *intensity]) / 2, max([100.0, *intensity]) * 2
-    high = max(high, 2 * peak / bandwidth) if bandwidth and peak else high
-    rates = [row.flops / row.time for row in found]
+    places = [(row.flops / row.moved, row.flops / row.time) for row in found]
+    most = peak or max([1e9, *(rate for _, rate in places)])
+    knee = peak / bandwidth if bandwidth and peak else 1.0
+    right = max([100.0, 2 * knee, *(min(x, 1e4) for x, _ in places)]) * 2
+    left = max(_LEAST_INTENSITY, right / 10**_DECADES)
+    low, high = most / 10**_DECADES, most * 3
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlim(low, high)
-    axes.set_ylim(min([1e6, *rates]) / 3, max([peak or 1e9, *rates]) * 3)
-    areas = [30 + 900 * row.time / total for row in found]  # square points
-    axes.scatter(intensity, rates, s=areas, alpha=0.75, linewidths=0,
-                 color=[_colour(row.name) for row in found])
+    axes.set_xlim(left, right)
+    axes.set_ylim(low, high)
     axes.set_xlabel("operations per byte, by the ops' definitions")
     axes.set_ylabel("operations per second")
+    points = []
+    for row, (x, y) in zip(found, places, strict=True):
+        area = 30 + 900 * row.time / total  # square points
+        inside = (min(max(x, left * 1.06), right / 1.06), min(max(y, low * 1.12), high / 1.12))
+        marker = ("<" if x < left else ">" if x > right else "v" if y < low
+                  else "^" if y > high else "o")
+        area = area if marker == "o" else 60
+        axes.scatter(*inside, s=area, alpha=0.75, linewidths=0, marker=marker,
+                     color=_colour(row.name))
+        points.append((row.name, *inside, area))
     for name, colour in _PHASES.items():
         axes.scatter([], [], color=colour, label=name)
-    axes.legend(loc="lower right", frameon=False, title="area: share of the time")
+    axes.scatter([], [], color=_SOFT, marker="<", label="beyond the edge")
+    legend = axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False,
+                         title="area: share\nof the time", alignment="left")
     axes.grid(True, which="major", color="#ececef")
     axes.set_axisbelow(True)
     axes.set_title(_title(recorded, "Ops under this machine's ceilings"), loc="left", fontsize=11)
-    figure.draw_without_rendering()  # from here on the layout is known
-    notes = _roof(axes, bandwidth, peak) if bandwidth and peak else []
-    _label(figure, axes, [(row.name, *place) for row, place in zip(
-        found[:most], zip(intensity, rates, areas, strict=True), strict=False)], notes)
+    _lay_out(figure)
+    roof = _roof(axes, bandwidth, peak) if bandwidth and peak else np.empty((0, 4))
+    _label(axes, points, np.vstack([roof, legend.get_window_extent().extents]))
     return _png(figure)
 
 
-def _roof(axes: Any, bandwidth: float, peak: float) -> list[Any]:
-    """Draw the ceilings and what they are; the texts."""
+def _roof(axes: Any, bandwidth: float, peak: float) -> Any:
+    """Draw the ceilings and what they are; the boxes that they take, in pixels."""
     (low, high), knee = axes.get_xlim(), peak / bandwidth
-    axes.plot([low, knee, high], [low * bandwidth, peak, peak], color=_INK, linewidth=1.4)
-    (x0, y0), (x1, y1) = axes.transData.transform([(low, low * bandwidth), (knee, peak)])
-    return [
-        axes.text(2 * low, 2.6 * low * bandwidth, f"copy: {quantity(bandwidth)}B/s", fontsize=9,
-                  rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor",
-                  color=_SOFT),
-        axes.text(high / 1.1, peak * 1.12, f"float32 matrix product: {quantity(peak)}FLOP/s",
-                  fontsize=9, color=_SOFT, ha="right")]
+    bottom = axes.get_ylim()[0]
+    start = max(low, bottom / bandwidth)  # where the slope comes into the picture
+    middle = math.sqrt(start * knee)
+    corners = [(start, start * bandwidth), (knee, peak), (high, peak)]
+    axes.plot(*zip(*corners, strict=True), color=_INK, linewidth=1.4)
+    ends = axes.transData.transform(corners)
+    (x0, y0), (x1, y1), _ = ends
+    texts = [
+        axes.annotate(f"copy: {quantity(bandwidth)}B/s", (middle, middle * bandwidth), (-3, 5),
+                      textcoords="offset points", fontsize=9, ha="center",
+                      rotation=math.degrees(math.atan2(y1 - y0, x1 - x0)),
+                      rotation_mode="anchor", color=_SOFT),
+        axes.annotate(f"float32 matrix product: {quantity(peak)}FLOP/s", (high, peak), (-4, 5),
+                      textcoords="offset points", fontsize=9, color=_SOFT, ha="right")]
+    return np.vstack([_along(*ends[:2]), _along(*ends[1:]),
+                      *(text.get_window_extent().extents for text in texts)])
+
+
+def _along(begin: Any, end: Any) -> Any:
+    """Small boxes along a line."""
+    places = np.linspace(begin, end, 100)
+    return np.hstack([places - 2, places + 2])
 
 
 def _colour(name: str) -> str:
@@ -151,28 +190,56 @@ def _colour(name: str) -> str:
     return _PHASES.get(name.split()[-1], _SOFT)
 
 
-def _label(figure: Any, axes: Any, points: list[tuple[str, float, float, float]],
-           notes: list[Any]) -> None:
-    """Names beside points (x, y, area), each where it first covers no text or point; else none."""
-    from matplotlib.transforms import Bbox
+def _label(axes: Any, points: list[tuple[str, float, float, float]], taken: Any) -> None:
+    """Names of points (x, y, area), each in the nearest place that covers no text, line or point.
 
-    renderer, pixel = figure.canvas.get_renderer(), figure.dpi / 72
-    taken = [note.get_window_extent(renderer) for note in notes]
+    A name that is not beside its point has a line to it. Where there are so many that none has
+    such a place, names may cover lines and points. `taken` are boxes (left, low, right, high) in
+    pixels, as all here.
+    """
+    pixel = axes.figure.dpi / 72
+    left, low, right, high = axes.get_window_extent().extents
+    written = taken
     for _, x, y, area in points:
-        (left, low), half = axes.transData.transform((x, y)), area**0.5 / 2.2 * pixel
-        taken.append(Bbox([[left - half, low - half], [left + half, low + half]]))
-    bounds = axes.get_window_extent(renderer)
-    for name, x, y, _ in points:
-        for dx, dy in ((13, 5), (13, -13), (-13, 5), (-13, -13), (13, 18), (13, -26), (-13, 18),
-                       (-13, -26)):
-            text = axes.annotate(name, (x, y), (dx, dy), textcoords="offset points", fontsize=8,
-                                 ha="left" if dx > 0 else "right", color=_colour(name))
-            box = text.get_window_extent(renderer)
-            if not any(box.overlaps(other) for other in taken) and (
-                    bounds.x0 <= box.x0 and box.x1 <= bounds.x1):
-                taken.append(box)
+        centre, half = axes.transData.transform((x, y)), area**0.5 / 2 * pixel
+        taken = np.vstack([taken, [*(centre - half), *(centre + half)]])
+    for name, x, y, area in points:
+        centre = axes.transData.transform((x, y))
+        text = axes.annotate(
+            name, (x, y), (0, 0), textcoords="offset points", fontsize=8, color=_colour(name),
+            va="center", parse_math=False, arrowprops={
+                "arrowstyle": "-", "color": _SOFT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0})
+        text.arrow_patch.set_visible(False)
+        size = text.get_window_extent().size
+        for covered, (ring, (dx, dy)) in product((taken, written), _around(area**0.5 / 2 + 3)):
+            corner = centre + np.multiply((dx, dy), pixel) - size * (dx < 0, 0.5)
+            box = np.hstack([corner - 1, corner + size + 1])
+            line = _along(centre, centre + np.multiply((dx, dy), pixel))[:100 * (ring > 0)]
+            if (left <= box[0] and low <= box[1] and box[2] <= right and box[3] <= high
+                    and not _overlap(box[None], covered)
+                    and (covered is written or not _overlap(line, written))):
+                text.set_position((dx, dy))
+                text.set_ha("left" if dx > 0 else "right")
+                text.arrow_patch.set_visible(ring > 0)
+                taken, written = np.vstack([taken, box, line]), np.vstack([written, box])
                 break
+        else:
             text.remove()
+
+
+def _overlap(some: Any, others: Any) -> bool:
+    """Whether one of these boxes overlaps one of those."""
+    low, high = np.maximum(some[:, None, :2], others[:, :2]), np.minimum(
+        some[:, None, 2:], others[:, 2:])
+    return bool((low < high).all(axis=-1).any())
+
+
+def _around(near: float) -> Iterator[tuple[int, tuple[float, float]]]:
+    """Places around a point, in points of the picture, beside it first; each with its ring."""
+    for ring in range(60):
+        for angle in (0, 180, 30, 150, -30, -150, 60, 120, -60, -120, 85, -85, 15, 165, -15, -165):
+            turn, reach = math.radians(angle), near + 9 * ring
+            yield ring, (reach * math.cos(turn), reach * math.sin(turn))
 
 
 def _title(recorded: Recorded, what: str) -> str:
@@ -189,6 +256,12 @@ def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def _lay_out(figure: Any) -> None:
+    """Find the places of everything, and keep them from here on."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
 
 
 def _png(figure: Any) -> bytes:

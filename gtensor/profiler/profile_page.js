@@ -80,6 +80,13 @@ function draw() {
   }
   drawMemory();
 }
+function fitting(g, title, room) { // the title, or as much of it as has room
+  for (let n = title.length; n > 0; n--) {
+    const text = n < title.length ? title.slice(0, n) + "…" : title;
+    if (g.measureText(text).width <= room) return text;
+  }
+  return "";
+}
 function drawLane(g, l, y) {
   const px = width() / (view[1] - view[0]);
   let filled = -1; // up to which pixel narrow items have painted: one each is enough
@@ -94,9 +101,8 @@ function drawLane(g, l, y) {
     g.fillRect(x0, y, Math.max(wide - (wide > 3 ? .5 : 0), 1), ROW);
     if (wide < 1) filled = Math.floor(x0);
     if (wide > 34) {
-      const title = label(i), fits = Math.floor(wide / 6.2);
       g.fillStyle = D.kinds[kind[i]] === "module" || D.kinds[kind[i]] === "phase" ? "#20242a" : "#ffffff"; g.textAlign = "left";
-      g.fillText(title.length > fits ? title.slice(0, fits - 1) + "…" : title, x0 + 4, y + ROW / 2);
+      g.fillText(fitting(g, label(i), wide - 8), x0 + 4, y + ROW / 2);
     }
     if (i === chosen || hover && hover.i === i) {
       g.globalAlpha = 1; g.strokeStyle = css("--ink"); g.lineWidth = i === chosen ? 2 : 1;

@@ -31,9 +31,9 @@ ORDERS: dict[str, Callable[[Row], float]] = {
     "launches": lambda row: row.launches, "bytes": lambda row: row.moved,
     "flops": lambda row: row.flops, "allocations": lambda row: row.allocations,
 }
-NARROWEST, USUAL = 48, 80  # characters of a line
+_NARROWEST, SMALL, USUAL = 40, 60, 80  # characters of a line
 MIDDLE, _WIDE = 100, 120
-_NAME = 24  # of them for the group's name, at least
+_NAME = 24, 12  # of them for the group's name, at least; in a line shorter than usual
 
 
 @dataclass
@@ -135,9 +135,13 @@ def _grid(recorded: Recorded, found: Sequence[Row], most: int, total: float, gro
     from rich.text import Text
 
     ceilings = recorded.machine.get("ceilings", {})
-    columns: dict[str, Callable[[Row], str]] = {"calls": lambda row: f"{row.calls:,}"}
-    columns["host"] = lambda row: time_text(row.host)
-    if any(row.on_device for row in found):
+    columns: dict[str, Callable[[Row], str]] = {}
+    if width >= SMALL:
+        columns["calls"] = lambda row: f"{row.calls:,}"
+    on_device = any(row.on_device for row in found)
+    if width >= SMALL or not on_device:
+        columns["host"] = lambda row: time_text(row.host)
+    if on_device:
         columns["GPU"] = lambda row: time_text(row.device)
     columns["%"] = lambda row: f"{100 * row.time / total if total else 0:.1f}"
     if width >= MIDDLE:
@@ -158,7 +162,7 @@ def _grid(recorded: Recorded, found: Sequence[Row], most: int, total: float, gro
         columns["blocks"] = lambda row: f"{row.allocations:,}" if row.allocations else "-"
         columns["reused"] = lambda row: (
             f"{100 * row.reused / row.allocations:.0f}%" if row.allocations else "-")
-    grid = new_grid(group_by, columns)
+    grid = new_grid(group_by, columns, width)
     for row in found[:most]:
         grid.add_row(name_text(row, group_by), *[cell(row) for cell in columns.values()])
     if len(found) > most:
@@ -198,13 +202,13 @@ def of_steps(spans: Sequence[Span]) -> str:
     return f" of {steps:,} step{'' if steps == 1 else 's'}" if steps else ""
 
 
-def new_grid(group_by: str, heads: Iterable[str]) -> Table:
+def new_grid(group_by: str, heads: Iterable[str], width: int) -> Table:
     """A table with a column of names and columns of numbers."""
     from rich import box
     from rich.table import Table
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    grid.add_column(group_by, overflow="fold", min_width=_NAME)
+    grid.add_column(group_by, overflow="fold", min_width=_NAME[width < USUAL])
     for head in heads:
         grid.add_column(head, justify="right", no_wrap=True)
     return grid
@@ -226,7 +230,7 @@ def drawn(title: str, grid: Table, width: int) -> str:
     """A title over a table, as text. Raises ModuleNotFoundError without rich."""
     from rich.console import Console
 
-    console = Console(file=StringIO(), width=max(width, NARROWEST), highlight=False, markup=False,
+    console = Console(file=StringIO(), width=max(width, _NARROWEST), highlight=False, markup=False,
                       emoji=False)
     console.print(brief(title), soft_wrap=True)
     console.print(grid)

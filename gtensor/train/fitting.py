@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -77,10 +78,11 @@ def counted(number: int, what: str) -> str:
 def _run(trainer: Trainer, console: Any) -> bool:
     """Train, draw, account."""
     start, before = time.perf_counter(), len(trainer.progress.losses)
+    there = _files(trainer.folder)
     memory.reset_peak(trainer.device)
     with _interruptible(trainer) as interrupted, _bar(trainer, console) as bar:
         try:
-            finished = trainer.run_with((_Files(), bar), _recording(trainer))
+            finished = trainer.run_with((_Saving(), bar), _recording(trainer))
         except UserError as error:
             raise type(error)(f"{error}. {_last_good(trainer)}") from None
     progress = trainer.progress
@@ -111,12 +113,12 @@ def _run(trainer: Trainer, console: Any) -> bool:
     if len(progress.losses) == before:
         console.print(f"Nothing was left to train in a run of {counted(trainer.epochs, 'epoch')}; "
                       "a larger number (--epochs) trains longer.", soft_wrap=True)
-    console.print(_result(trainer, seconds), soft_wrap=True)
+    console.print(_result(trainer, seconds, there), soft_wrap=True)
     return finished
 
 
-def _result(trainer: Trainer, seconds: float) -> Any:
-    """What the run reached, and the files that it left."""
+def _result(trainer: Trainer, seconds: float, there: dict[str, tuple[int, int]]) -> Any:
+    """What the run reached, and the files that it wrote among those that were there."""
     from rich.text import Text
 
     progress, captions = trainer.progress, trainer.captions
@@ -126,9 +128,19 @@ def _result(trainer: Trainer, seconds: float) -> Any:
         said[0], (said[1], "bold"), f" after {counted(progress.epoch, 'epoch')}, {seconds:.1f} s "
         f"on {trainer.device}.")
     if trainer.folder is not None:
-        text.append(f"\nWrote {trainer.folder}/" + ", ".join(sorted(
-            p.name for p in trainer.folder.iterdir() if not p.name.startswith("."))) + ".")
+        wrote = [name for name, state in sorted(_files(trainer.folder).items())
+                 if state != there.get(name)]
+        text.append(f"\nWrote {trainer.folder}/" + ", ".join(wrote) + ".")
     return text
+
+
+def _files(folder: Path | None) -> dict[str, tuple[int, int]]:
+    """What is in the folder of a run, each with what changes when it is written."""
+    if folder is None or not folder.exists():
+        return {}
+    found = {path.name + "/" * path.is_dir(): path.stat() for path in folder.iterdir()
+             if not path.name.startswith(".")}
+    return {name: (state.st_ino, state.st_mtime_ns) for name, state in found.items()}
 
 
 def _last_mean(trainer: Trainer) -> float:
@@ -166,7 +178,7 @@ def _recording(trainer: Trainer) -> Callable[[Any], AbstractContextManager[objec
     return around
 
 
-class _Files(Callback):
+class _Saving(Callback):
     """The files of every epoch."""
 
     def after_epoch(self, trainer: Trainer) -> None:
@@ -181,18 +193,20 @@ def metrics(trainer: Trainer) -> bytes:
     """A line of CSV for each epoch, and one of names.
 
     Of its steps, the mean loss, and with clipping the mean norm of the gradients and the share that
-    was clipped; at its end the score, where there is one, and the norm of the weights.
+    was clipped; at its end the score and the loss of held-out data, where they are known, and the
+    norm of the weights.
     """
     progress = trainer.progress
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     scored = [f"held_out_{trainer.captions.score.replace(' ', '_')}"] if progress.scores else []
+    scored += ["held_out_loss"] if progress.held_out_losses else []
     lines.writerow(["epoch", "step", "training_loss", *scored, "weight_norm", "gradient_norm",
                     "clipped"])
     for i, weights in enumerate(progress.weight_norms):
         steps = progress.steps_of(i)
         row = [i + 1, steps.stop, float(np.mean(progress.losses[steps])), *progress.scores[i:i + 1],
-               weights]
+               *progress.held_out_losses[i:i + 1], weights]
         norms = np.array(progress.gradient_norms[steps])
         more = [float(norms.mean()), float((norms > trainer.clip).mean())] if len(norms) else []
         lines.writerow([*map(repr, row + more), *[""] * (2 - len(more))])

@@ -16,37 +16,41 @@ Trainer: TypeAlias = Any  # of train.trainer, which imports this
 
 
 def loss_curve(path: Path, trainer: Trainer) -> None:
-    """Training loss of every step and its mean by epoch; the held-out score.
+    """Training loss of every step, its mean by epoch at the epoch's middle; what is held out.
 
-    On an axis of its own on the right, unless it is the same loss.
+    A score that is no loss has a panel of its own below, so that a panel has one kind of axis.
     """
     progress, captions = trainer.progress, trainer.captions
-    figure, axes = _figure((8, 4.5))
+    apart = bool(progress.scores) and not captions.score_is_loss
+    figure, panels = _figure((8, 6.2 if apart else 4.5), (3, 2) if apart else (1,))
+    axes = panels[0]
     steps = np.arange(1, len(progress.losses) + 1)
     axes.plot(steps, progress.losses, color="#9fb8d9", linewidth=0.8,
               label="training loss, each step")
     if progress.ends:
-        means = [np.mean(progress.losses[progress.steps_of(i)]) for i in range(progress.epoch)]
-        axes.plot(progress.ends, means, color="#1f4e8c", marker="o", markersize=3,
-                  label="training loss, mean of the epoch")
-    if progress.scores:
-        label = f"held-out {captions.score}"
-        right = axes if captions.score_is_loss else axes.twinx()
-        right.plot(progress.ends, progress.scores, color="#c8553d", marker="s", markersize=3,
-                   label=label)
-        if right is not axes:
-            right.set_ylabel(label, color="#c8553d")
-            right.yaxis.set_major_formatter(lambda value, place: captions.shown(value))
-            right.spines["top"].set_visible(False)
-    figure.legend(*_handles(*figure.axes), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3,
-                  frameon=False)  # below: curves lie anywhere within
-    if min([*progress.losses, *progress.scores * captions.score_is_loss]) > 0:
+        spans = [progress.steps_of(i) for i in range(progress.epoch)]
+        axes.plot([(span.start + 1 + span.stop) / 2 for span in spans],
+                  [np.mean(progress.losses[span]) for span in spans], color="#1f4e8c", marker="o",
+                  markersize=3, label="training loss, mean of the epoch")
+    held_out = progress.held_out_losses if apart else progress.scores
+    if held_out:
+        axes.plot(progress.ends, held_out, color="#c8553d", marker="s", markersize=3,
+                  label=f"held-out {'loss' if apart else captions.score}")
+    if apart:
+        panels[-1].plot(progress.ends, progress.scores, color="#3f9b6b", marker="D", markersize=3,
+                        label=f"held-out {captions.score}")
+        panels[-1].set_ylabel(captions.score)
+        panels[-1].yaxis.set_major_formatter(lambda value, place: captions.shown(value))
+        panels[-1].grid(axis="y", color="#ececef")
+    figure.legend(*_handles(*panels), loc="upper center", bbox_to_anchor=(0.5, 0.0),
+                  ncols=2 if apart else 3, frameon=False)  # below: curves lie anywhere within
+    if min(*progress.losses, *held_out) > 0:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
         for ticks in ("major", "minor") if high < 30 * low else ("major",):  # others have no room
             getattr(axes.yaxis, f"set_{ticks}_formatter")(  # 3 and not 3 * 10**0
                 lambda value, place: f"{value:.3g}")
-    axes.set_xlabel("step")
+    panels[-1].set_xlabel("step")
     axes.set_ylabel(captions.loss)
     axes.set_title(captions.title, loc="left")
     _save(figure, path)
@@ -55,7 +59,7 @@ def loss_curve(path: Path, trainer: Trainer) -> None:
 def image_grid(path: Path, images: np.ndarray, columns: Sequence[str], title: str) -> None:
     """Images (rows, columns, height, width) in [0, 1], 1 black, with a name over each column."""
     rows, count, height, width = images.shape
-    figure, axes = _figure((0.5 * count + 0.2, 0.5 * rows + 0.6))
+    figure, (axes,) = _figure((0.5 * count + 0.2, 0.5 * rows + 0.6))
     axes.imshow(images.transpose(0, 2, 1, 3).reshape(rows * height, count * width), cmap="gray_r",
                 vmin=0, vmax=1, interpolation="nearest", extent=(0, count, rows, 0))
     axes.hlines(np.arange(rows + 1), 0, count, color="#c0c8d4", linewidth=1.5, clip_on=False)
@@ -76,17 +80,18 @@ def _handles(*many: Any) -> tuple[list[Any], list[str]]:
     return sum((handles for handles, _ in found), []), sum((names for _, names in found), [])
 
 
-def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
+def _figure(size: tuple[float, float], heights: Sequence[int] = (1,)) -> tuple[Any, list[Any]]:
+    """A figure and its panels, one below the other, with these shares of the height."""
     require("matplotlib", "matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="tight")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines["top"].set_visible(False)
-    axes.spines["right"].set_visible(False)
-    return figure, axes
+    panels = figure.subplots(len(heights), squeeze=False, sharex=True, height_ratios=heights)
+    for axes in panels[:, 0]:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, list(panels[:, 0])
 
 
 def _save(figure: Any, path: Path) -> None:

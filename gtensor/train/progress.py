@@ -18,6 +18,7 @@ class Progress:
         losses: of every step.
         gradient_norms: of every step, before clipping; empty without clipping.
         scores: after every epoch; empty where nothing is scored.
+        held_out_losses: after every epoch, beside a score that is another number; else empty.
         weight_norms: after every epoch.
         ends: the steps that were done after every epoch.
     """
@@ -27,6 +28,7 @@ class Progress:
     losses: list[float] = field(default_factory=list)
     gradient_norms: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+    held_out_losses: list[float] = field(default_factory=list)
     weight_norms: list[float] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
 
@@ -43,7 +45,8 @@ class Progress:
         return made
 
     def _fits(self, batches: int | None) -> bool:
-        numbers = [*self.losses, *self.gradient_norms, *self.scores, *self.weight_norms]
+        numbers = [*self.losses, *self.gradient_norms, *self.scores, *self.held_out_losses,
+                   *self.weight_norms]
         starts = [0, *self.ends[:-1]]
         return (all(isinstance(number, float) for number in numbers)
                 and all(type(end) is int for end in self.ends)
@@ -52,7 +55,7 @@ class Progress:
                 and (batches is None or self.batch <= batches)
                 and len(self.losses) == (self.ends[-1] if self.ends else 0) + self.batch
                 and len(self.ends) == len(self.weight_norms) == self.epoch
-                and len(self.scores) in (0, self.epoch)
+                and {len(self.scores), len(self.held_out_losses)} <= {0, self.epoch}
                 and len(self.gradient_norms) in (0, len(self.losses)))
 
     def steps_of(self, epoch: int) -> slice:

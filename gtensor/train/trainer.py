@@ -77,7 +77,7 @@ class Trainer:
         epochs: times through the data.
         batch_size: examples of a step, over all ranks.
         held_out: data of one of these kinds, or a tuple of tensors that is one batch. Without
-            `score`, its mean loss is the score of an epoch.
+            `score`, its mean loss is the score of an epoch; else it is recorded beside the score.
         score: called with the model, in evaluation mode and without gradients; returns the score of
             an epoch.
         schedule: of the learning rate, a step each: a schedule of `gt.optim.lr_scheduler`, or a
@@ -160,6 +160,7 @@ class Trainer:
         self._score = score or (None if held_out is None else self._mean_loss)
         self.captions = captions or Captions(
             score="loss" if score is None else _name_of(score), score_is_loss=score is None)
+        self._has_held_out_loss = held_out is not None and not self.captions.score_is_loss
         self._loss = loss
         self.captured = gt_capture(self.gradients) if capture else None
         if self.captured is not None:
@@ -364,13 +365,16 @@ class Trainer:
     def _end_epoch(self) -> None:
         progress = self.progress
         score = None if self._score is None else self.score()
+        loss = self._evaluated(self._mean_loss) if self._has_held_out_loss else None
         norm = self.model.weight_norm().item()
-        for what, value in ((f"held-out {self.captions.score}", score), ("norm of the weights",
-                                                                         norm)):
+        for what, value in ((f"held-out {self.captions.score}", score), ("held-out loss", loss),
+                            ("norm of the weights", norm)):
             if value is not None and not isfinite(value):
                 raise NotFinite(f"the {what} is {value} after epoch {progress.epoch + 1}")
         if score is not None:
             progress.scores.append(score)
+        if loss is not None:
+            progress.held_out_losses.append(loss)
         progress.weight_norms.append(norm)
         progress.ends.append(len(progress.losses))
         progress.epoch, progress.batch = progress.epoch + 1, 0
@@ -413,9 +417,13 @@ class Trainer:
         """The score of the model. Raises TypeError for a trainer without `held_out` and `score`."""
         if self._score is None:
             raise TypeError("score() of a trainer without held_out= and score= was called")
+        return self._evaluated(self._score)
+
+    def _evaluated(self, what: Callable[[Any], float]) -> float:
+        """A number of the model as it is scored: in evaluation mode, without gradients."""
         self.model.eval()
         with no_grad(), self.averaged(), self._precise(), self.device:
-            found = self._score(self.model)
+            found = what(self.model)
         self.model.train()
         return float(found)
 

@@ -7,10 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 
-from gtensor.cli import main
+from gtensor.cli import info, main
+from gtensor.system.installation import installation_of
 
 
 def test_info_names_devices_versions_and_what_is_missing(capsys):
@@ -18,6 +20,17 @@ def test_info_names_devices_versions_and_what_is_missing(capsys):
     out = capsys.readouterr().out
     for word in ("devices", "cpu", "numpy", "GTENSOR_ARENA_MIN_BYTES", "CUDA text"):
         assert word in out
+
+
+def test_info_has_what_installs_a_package_in_a_line_of_its_own(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(info, "_version", lambda name: name if name == "numpy" else None)
+    found = info.facts()
+    lines = info.text(found).splitlines()
+    place = lines.index("  sklearn, rich, matplotlib (gtensor train)")
+    assert lines[place + 1].strip() == installation_of("train")
+    assert [line for line in found["missing"] if "rich" in line] == [
+        f"{lines[place].strip()}: {installation_of('train')}"]
 
 
 def test_info_as_json_from_a_checkout_that_is_not_installed(capsys, monkeypatch):
@@ -90,9 +103,9 @@ def test_a_shell_completes_commands_recipes_and_their_options(tmp_path, line, wa
     assert {word.strip() for word in (tmp_path / "found").read_text().split("\n")} - {""} == wanted
 
 
-@pytest.mark.parametrize("columns", ["60", "72"])
-@pytest.mark.parametrize("command", [[], ["train"], ["sample"], ["launch"], ["memory"], ["profile"],
-                                     ["train", "digits"]])
+@pytest.mark.parametrize(("columns", "command"), [
+    *product(["60", "72"], [[], ["train"], ["sample"], ["launch"], ["memory"], ["profile"]]),
+    *product(["40", "72"], [["train", "digits"]])])
 def test_help_fits_a_narrow_terminal(monkeypatch, capsys, columns, command):
     monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(SystemExit):

@@ -54,6 +54,16 @@ def test_a_program_runs_as_python_runs_it(words, capsys, tmp_path):
     assert any("the user's line" in line for line in lines)
 
 
+@pytest.mark.parametrize(("words", "told"), [
+    (["stepping.py", "--lr", "1", "--by", "line", "--most", "3"], "is given --by, --most, as what"),
+    (["--", "stepping.py", "--by", "line"], ""), (["stepping.py", "--by", "letter"], ""),
+    (["stepping.py", "--out", "x", "--steps", "3"], "")])
+def test_options_of_the_command_behind_a_program_are_told_to_be_its_own(words, told, capsys):
+    assert main(["profile", *words]) == 0
+    err = capsys.readouterr().err
+    assert told in err and bool(told) == bool(err)
+
+
 def test_some_steps_after_others(capsys):
     assert main(["profile", "--steps", "1:2", "--out", "x", "stepping.py"]) == 0
     found = counted("x")
@@ -83,11 +93,14 @@ def test_a_program_may_change_its_folder_and_close_its_stdout(capsys, tmp_path):
 
 
 def test_a_recipe_is_profiled_without_a_run(capsys, tmp_path):
-    assert main(["profile", "--by", "line", "--steps", "1:2", "--recipe", "digits",
-                 "--batch-size", "8"]) == 0
+    assert main(["profile", "--steps", "1:2", "--recipe", "digits", "--batch-size", "8",
+                 "--by", "line", "--out", "x/y"]) == 0  # options of the command, before and after
     out = capsys.readouterr().out
-    assert "gtensor/train/digits.py:" in out and counted("runs/profile-digits")["adam update"] == 2
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"profile-digits"}
+    assert "gtensor/train/digits.py:" in out and counted("x/y")["adam update"] == 2
+    assert {path.name for path in (tmp_path / "x").iterdir()} == {"y"}
+    with pytest.raises(SystemExit):
+        main(["profile", "--recipe", "digits", "--compare"])
+    assert "--recipe digits: error: unrecognized arguments: --compare" in capsys.readouterr().err
 
 
 def test_saved_profiles_are_shown_and_compared(capsys):

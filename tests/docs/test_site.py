@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 
 import pytest
 import reference
-from browser import browser
+from browser import browser, spoilt_texts
 
 import gtensor as gt
 from gtensor.system.foreign_names import ALIASES
@@ -47,6 +48,7 @@ SEARCH = """new Promise((found) => {
     };
     look();
 })"""
+READ = ("index.html", "docs/gallery.html", "docs/reference/optim.lr_scheduler.html")
 CUT = """(() => {
     const tables = [...document.querySelectorAll(".md-typeset__scrollwrap")];
     const cut = tables.filter((table) => table.scrollWidth > table.clientWidth);
@@ -68,6 +70,7 @@ def test_the_site_has_every_name_loads_nothing_and_can_be_searched(tmp_path: Pat
     assert len(entries) == len(reference.PAGES) and len(names) > 450
     assert not missing(names, entries)
     assert not [found for text in pages.values() for found in LOADED.findall(text)]
+    assert not [path for path, text in pages.items() if "\n| --- |" in text]  # a table as text
     profile = re.search(r'<h2 id="gtensor.profiler.Profile".*?<h3', "".join(entries), re.S)
     assert profile and "What gt.profiler.profile measured" in re.sub(r"<.*?>", "", profile[0])
     assert "<pre>" not in profile[0]  # a user does not make one
@@ -76,6 +79,10 @@ def test_the_site_has_every_name_loads_nothing_and_can_be_searched(tmp_path: Pat
         links = page.run(SEARCH)
         page.open(tmp_path / "docs" / "ops.html", width=1280)
         assert page.run(CUT) == [True, []]
+        for name, width in product(READ, (420, 1280, 1920)):
+            page.open(tmp_path / name, width)
+            assert page.run("document.documentElement.scrollWidth") == width, name
+            assert spoilt_texts(page) == [], (name, width)
         assert page.errors == []
     assert any("reference/linalg.html" in link for link in links)
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import gtensor as gt
-from tests.browser import browser
+from tests.browser import browser, spoilt_texts
 from tests.profiler.test_recorder import training
 from tests.profiler.test_views import EMPTY, some
 
@@ -115,3 +115,25 @@ def test_the_page_of_a_thousand_steps_answers_a_click(tab, tmp_path):
     tab.run(f"zoomTo({last})")
     tab.click(*middle_of(tab, last))
     assert tab.run("[chosen, link[chosen]]") == [last, p.spans[last].link] and not tab.errors
+
+
+@pytest.mark.parametrize("width", [420, 1280, 1920])
+@pytest.mark.parametrize("what", ["profile", "memory"])
+def test_no_text_is_cut_or_lies_over_another(tab, tmp_path, what, width):
+    path = tmp_path / "p.html"
+    if what == "profile":
+        some(20).html(path)
+    else:
+        with gt.settings.override(arena_min_bytes=0), gt.memory.timeline(path, stacks=True):
+            training()()
+    tab.errors.clear()
+    tab.open(path, width)
+    for _ in "light", "dark":
+        assert spoilt_texts(tab) == [] and not tab.errors
+        tab.run("theme.click()")
+    at = tab.run("document.querySelector('h1').getBoundingClientRect().left")
+    for left in (at, width - 9):
+        tab.run("document.body.insertAdjacentHTML('beforeend', '<b style=\"position: absolute; "
+                f"top: 22px; left: {left}px\">planted</b>')")
+    kinds = {text for pair in spoilt_texts(tab) if "planted" in pair for text in pair}
+    assert "cut" in kinds and kinds - {"cut", "planted"}

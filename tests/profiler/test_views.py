@@ -7,8 +7,9 @@ import json
 import random
 
 import pytest
+from matplotlib.text import Text
 
-from gtensor.profiler import Profile, ProfileError, Span, compare
+from gtensor.profiler import Profile, ProfileError, Span, compare, pictures
 from gtensor.profiler.comparison import changes
 from gtensor.profiler.pictures import _boxes
 from gtensor.profiler.spans import Recorded
@@ -80,8 +81,11 @@ def test_a_narrow_terminal_gets_fewer_columns_and_whole_names(given, monkeypatch
     lines = given.table(group_by="module").splitlines()
     assert any(line.startswith(" (outside modules) ") for line in lines)
     assert max(map(len, lines[1:])) <= 80 and "% copy" in lines[2]
-    monkeypatch.setenv("COLUMNS", "50")
-    assert max(map(len, given.table(group_by="module").splitlines()[1:])) <= 50
+    for columns in (40, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = profile(span("an_operation_of_a_long_name", 0, 1.0)).table().splitlines()
+        assert max(map(len, lines[1:])) <= columns
+        assert lines[4].split()[-2:] == ["s", "100.0"] and ("calls" in lines[2]) == (columns > 40)
 
 
 def test_time_within_an_op_is_not_counted_twice():
@@ -140,17 +144,18 @@ def stepping(*steps):
     return profile(*spans, span("after", at, 9.0))
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_noise_is_the_ratio_of_a_step_and_first_calls_are_marked(columns):
-    before, after = stepping(100, 2, 3, 4, 5), stepping(1, 2, 3, 4, 5)
-    assert times_by_step(before.spans)["changing forward"] == [100, 2, 3, 4, 5]
+    before, after = stepping(1, 2, 3, 4, 5), stepping(100, 2, 3, 4, 5)
+    assert times_by_step(before.spans)["changing forward"] == [1, 2, 3, 4, 5]
     assert "after forward" not in times_by_step(before.spans)  # no step ends it
     lines = compare(before, after, width=columns).splitlines()
     assert max(map(len, lines[1:-1])) <= columns
     changing = next(line for line in lines if "changing" in line)
     steady = next(line for line in lines if "steady" in line)
-    assert "114 s *" in changing and "15 s " in changing and "15 s *" not in changing
-    assert ("0.40x-1.33x" in changing) == ("1.00x-1.00x" in steady) == (columns >= 80)
+    assert "114 s *" in changing and "15 s *" not in changing
+    assert ("15 s " in changing) == (columns >= 60) and "7.60x" in changing
+    assert ("0.75x-2.50x" in changing) == ("1.00x-1.00x" in steady) == (columns >= 80)
     assert "*" not in steady and lines[-1].startswith("* the first step took more than three times")
 
 
@@ -236,6 +241,84 @@ def test_the_icicle_has_all_time_at_every_level(given):
         s.seconds if s.device_seconds is None else s.device_seconds
         for s in given.spans if s.kind == "op"))
     assert {*root.inner["forward."].inner["Net."].inner} == {"part0.", "part1.", "part2."}
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were saved, laid out."""
+    figures = []
+
+    def png(figure):
+        figure.canvas.draw()
+        figures.append(figure)
+        return b""
+
+    monkeypatch.setattr(pictures, "_png", png)
+    return figures
+
+
+def written(figure):
+    """What a figure says but at its ticks, and the boxes of it in pixels."""
+    ticks = [text for axes in figure.axes
+             for text in (*axes.get_xticklabels(), *axes.get_yticklabels())]
+    return [(text.get_text(), Text.get_window_extent(text)) for text in figure.findobj(Text)
+            if text.get_text() and text.get_visible() and text not in ticks]
+
+
+def check_texts(figure):
+    """Raise AssertionError where a text lies over another one or leaves the figure."""
+    found = written(figure)
+    for place, (text, box) in enumerate(found):
+        assert figure.bbox.padded(1).contains(box.x0, box.y0), f"{text!r} is cut"
+        assert figure.bbox.padded(1).contains(box.x1, box.y1), f"{text!r} is cut"
+        for other, second in found[:place]:
+            assert not box.overlaps(second), f"{text!r} lies over {other!r}"
+
+
+def crowded(count=20):
+    """Ops that lie close together, one far away, and one in a wide name's narrow box."""
+    draw = random.Random(1)
+    spans = [span(f"operation{k}", k, draw.uniform(0.5, 1), read=10**6, module=f"Net.part{k}",
+                  written=1, flops=int(10**6 * draw.uniform(0.9, 1.1))) for k in range(count)]
+    return profile(*spans, span("WWWWWWWW", 50, 0.7, read=10**9, written=1, flops=1))
+
+
+def test_every_dot_of_a_roofline_is_named_and_no_name_lies_over_another(drawn):
+    pictures.roofline(crowded().recorded)
+    (figure,) = drawn
+    check_texts(figure)
+    assert {f"operation{k} forward" for k in range(20)} | {"WWWWWWWW forward"} <= {
+        text for text, _ in written(figure)}
+    slope = figure.axes[0].lines[0]
+    line = slope.get_path().transformed(slope.get_transform())
+    assert not any(line.intersects_bbox(box, filled=False) for text, box in written(figure)
+                   if text.endswith("forward") and " " in text)
+    far = [mark for mark in figure.axes[0].collections if len(mark.get_paths()[0].vertices) == 4]
+    assert len(far) == 2  # a triangle for the op that is far off, one in the legend
+
+
+def test_no_name_of_an_icicle_lies_over_the_next_box(drawn):
+    pictures.flame(crowded().recorded)
+    (figure,) = drawn
+    check_texts(figure)
+    (axes,) = figure.axes
+    boxes = [patch.get_window_extent() for patch in axes.patches]
+    for text in axes.texts:
+        inside = text.get_window_extent()
+        around = [box for box in boxes if box.contains(inside.x0, (inside.y0 + inside.y1) / 2)]
+        assert around and all(inside.x1 <= box.x1 for box in around), text.get_text()
+
+
+@pytest.mark.parametrize("view", ["flame", "roofline"])
+def test_the_check_of_texts_finds_a_planted_name(drawn, view):
+    getattr(pictures, view)(crowded().recorded)
+    (figure,) = drawn
+    axes = figure.axes[0]
+    first = axes.texts[0]
+    axes.text(*first.get_position(), "planted", transform=first.get_transform())
+    with pytest.raises(AssertionError, match="'planted' lies over"):
+        check_texts(figure)
+
 
 
 # -- files -----------------------------------------------------------------------------------------

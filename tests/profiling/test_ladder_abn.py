@@ -57,6 +57,21 @@ def test_a_stack_that_keeps_two_buffers_misses_its_target(
     assert len(missed) == 2 and all("saved" in name for name in missed)
 
 
+def test_pytorchs_bytes_are_those_that_it_holds() -> None:
+    torch = pytest.importorskip("torch")
+
+    def run() -> Any:
+        first = torch.zeros(1000)
+        return (first + torch.zeros(1000)).sum()
+
+    sums = ladder_abn.sums_of_allocations(run)
+    assert max(sums) == 12000 and sums[-1] == 4
+    activation = 4 * 2 * 4 * 8 * 8  # bytes; a norm keeps its input and an activation its own
+    saved, peak = ladder_abn.torch_bytes(
+        Stack(8, Sizes(4, 8, 2), "leaky_relu", "float32", "cpu").torch(False), "cpu")
+    assert 0 <= saved - 23 * activation <= 512 * 8 < peak - saved
+
+
 @pytest.mark.parametrize("activation", ("leaky_relu", "softplus", "gelu_tanh"))
 def test_pytorch_computes_the_same(activation: str) -> None:
     stack = Stack(2, Sizes(3, 6, 2), activation, "float32", "cpu")

@@ -14,7 +14,7 @@ import pytest
 import report
 from ladder import Spread
 from report_pictures import MOST_BARS, Bar, picture
-from report_tables import CHOSEN, Chosen, chosen_table, find, markdown
+from report_tables import CHOSEN, Chosen, chosen_table, find, launches_table, markdown
 from result_rows import of_folder, parsed
 
 ROOT = Path(report.__file__).resolve().parents[1]
@@ -110,11 +110,22 @@ def test_tables_are_written_between_their_markers(
                      (root / "profiling/results/cpu-2core/report.md").read_text())
 
 
+def test_launches_are_those_of_the_cost_sheets(tmp_path: Path) -> None:
+    for name, launches in (("gpt2", 295), ("torch-gpt2", 700), ("resnet50", 3), ("torch-resnet50",
+                                                                                2)):
+        (tmp_path / f"{name}-h100.json").write_text(json.dumps(
+            {"launches": launches, "bytes": 1000 * launches}))
+    lines = launches_table(tmp_path, "sheets/").splitlines()
+    assert lines[2].startswith("| GPT-2 small, bfloat16, 8 x 1,024 tokens: launches | 295 | 700 | "
+                               "0.421 | [`gpt2-h100.json`](sheets/gpt2-h100.json), ")
+    assert "bytes moved | 3,000 | 2,000 | 1.500 |" in lines[5]  # a row that is lost stays
+
+
 def test_absent_peers_and_machines_are_rows_that_say_so() -> None:
     left_out = parsed("ladder_blocks.json", json.dumps(result(
         notes=("gtensor uses 2 threads", "left out: torch is not installed"))).encode())
     table = chosen_table("speed", [left_out], "results/")
-    first, gpu, token = table.splitlines()[2:5]
+    first, gpu, _, _, token = table.splitlines()[2:7]
     assert ("| not measured: torch is not installed |  | A processor | 2026-01-02 "
             "| [`ladder_blocks.json`]") in first
     assert gpu.endswith("| not measured: needs a GPU |  | - | - | - |")
@@ -182,7 +193,7 @@ def written(root: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 @pytest.mark.parametrize(("name", "old", "new", "told"), [
     ("README.md", "1.120", "1.020", "README.md, line 6: not what the results say"),
     ("README.md", "Prose.", "It is 1.3 x PyTorch.",
-     "README.md, line 25: '1.3 x PyTorch' is typed by hand"),
+     "README.md, line 27: '1.3 x PyTorch' is typed by hand"),
     ("README.md", "Prose.", "An op takes 2.5 us.", "'2.5 us' is typed by hand"),
     ("README.md", "Prose.", "A target is 1.5 + 1 us, or 2 us.", "'2 us' is typed by hand"),
     ("profiling/results/cpu-2core/report.md", "5 rounds", "50 rounds",

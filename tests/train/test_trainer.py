@@ -101,6 +101,8 @@ def test_stopped_and_resumed_is_the_run_without_stop(
 
 def test_fit_leaves_its_files_and_says_what_it_reached(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "another's").touch()
     told: list[int] = []
     fitted = trainer_of(tmp_path / "run", clip=1e-3, epochs=1, callbacks=[
         lambda trainer: told.append(trainer.progress.epoch)])
@@ -108,6 +110,8 @@ def test_fit_leaves_its_files_and_says_what_it_reached(tmp_path, capsys, monkeyp
     out = capsys.readouterr().out
     assert "Training loss 0." in out and "after 1 epoch, " in out and told == [1]
     assert "Where the memory of a training step went" in out
+    assert out.endswith(f"Wrote {tmp_path}/run/checkpoint.safetensors, loss.png, memory.png, "
+                        "metrics.csv.\n")
     assert "Left out: " in out  # the weights were made outside the arena
     assert {path.name for path in (tmp_path / "run").iterdir() if path.suffix} == {
         "checkpoint.safetensors", "loss.png", "memory.png", "metrics.csv"}
@@ -261,6 +265,21 @@ def test_two_ranks_train_as_one(schedule: Any) -> None:
     for found in ranks:
         assert found == pytest.approx(alone, rel=1e-5)
     assert ranks == in_threads(2, losses, False)
+
+
+def test_the_loss_of_held_out_data_is_recorded_beside_a_score(tmp_path) -> None:
+    held_out = gt.data.ArrayDataset(POINTS[:24], LABELS[:24])  # batches of 16 and 8
+    trainer = trainer_of(tmp_path, epochs=2, held_out=held_out, score=lambda net: 0.5)
+    assert trainer.fit(quiet=True) and trainer.progress.scores == [0.5, 0.5]
+    whole = trainer_of(epochs=2, held_out=(gt.tensor(POINTS[:24]), gt.tensor(LABELS[:24])))
+    assert whole.run() and not whole.progress.held_out_losses
+    assert trainer.progress.losses == whole.progress.losses
+    assert trainer.progress.held_out_losses == pytest.approx(whole.progress.scores, rel=1e-6)
+    with (tmp_path / "metrics.csv").open() as file:
+        assert [float(row["held_out_loss"]) for row in csv.DictReader(file)] == (
+            trainer.progress.held_out_losses)
+    again = trainer_of(tmp_path, epochs=2, held_out=held_out, score=lambda net: 0.5)
+    assert again.resume() == 2 and again.progress == trainer.progress
 
 
 # -- early stopping ------------------------------------------------------------------------------

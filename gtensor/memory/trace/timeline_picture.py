@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
+from os.path import basename
 from typing import Any
 
 import numpy as np
 
 from gtensor.memory.contract.report import size_text
 from gtensor.memory.trace.curves import Curves, colors, curves, envelope
-from gtensor.memory.trace.lifetimes import OUT_OF_MEMORY, History, cut, held_by
+from gtensor.memory.trace.lifetimes import OUT_OF_MEMORY, History, Life, cut, held_by
 
+_FILE = 28  # letters of a file and line that fit
 _COLUMNS = 1100  # the plot's width in pixels
 _HOLDERS = 6
-_NAME = 58  # letters of a holder's name that fit
+_NAME, _LINE = 58, 50  # letters of a holder's name that fit, and beside the line that made it
 _INK = "#222222"
 
 _Band = tuple[float, float, str]  # from, to, name
@@ -130,21 +132,30 @@ def named(bands: list[_Band], span: float) -> list[_Band]:
 
 
 def _list_holders(axes: Any, history: History, peak: int) -> None:
-    """List the holders of the peak: op and module, most bytes first."""
+    """List the holders of the peak: op, module, the line if it is known; most bytes first."""
     axes.axis("off")
     live = history.live_at(peak)
-    holders = held_by(live, lambda life: life.holder)
-    shown = cut(holders, _HOLDERS)
+    shown = cut(held_by(live, _holder_and_line), _HOLDERS)
     axes.text(0, 1.0, "Who held the peak", fontsize=10, fontweight="bold", color=_INK,
               transform=axes.transAxes, va="top")
     for row, held in enumerate(shown):
         height = 0.83 - 0.13 * row
-        name = held.name if len(held.name) <= _NAME else held.name[:_NAME - 3] + "..."
+        name, _, line = held.name.partition("\t")
+        most = _LINE if line else _NAME
+        name = name if len(name) <= most else name[:most - 3] + "..."
         for place, text, side in ((0.13, size_text(held.size), "right"), (0.15, name, "left"),
-                                  (0.86, f"{held.blocks:,}", "right"),
-                                  (0.87, "block" if held.blocks == 1 else "blocks", "left")):
+                                  (0.62, line, "left"), (0.9, f"{held.blocks:,}", "right"),
+                                  (0.91, "block" if held.blocks == 1 else "blocks", "left")):
             axes.text(place, height, text, ha=side, va="top", fontsize=9, color=_INK,
                       transform=axes.transAxes)
+
+
+def _holder_and_line(life: Life) -> str:
+    """The holder, and after a tab the file and the line that made it."""
+    if life.source is None:
+        return life.holder
+    line = f"{basename(life.source.file)}:{life.source.line}"
+    return f"{life.holder}\t{line if len(line) <= _FILE else '...' + line[3 - _FILE:]}"
 
 
 def _unit(nbytes: int) -> tuple[int, str]:

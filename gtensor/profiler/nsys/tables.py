@@ -98,7 +98,7 @@ def _drawn(title: str, named: str, rows: Sequence[Row], most: int, width: int,
            columns: dict[str, Callable[[Row], str]], name: Callable[[Row], str]) -> str:
     from rich.text import Text
 
-    grid = new_grid(named, columns)
+    grid = new_grid(named, columns, width)
     for column in grid.columns:
         if column.header in _TEXTS:
             column.justify, column.no_wrap, column.overflow = "left", False, "fold"

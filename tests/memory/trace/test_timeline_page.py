@@ -16,7 +16,7 @@ import gtensor as gt
 from gtensor import memory
 from gtensor.memory import Arena, Timeline
 from gtensor.memory.trace.curves import Curves, curves, envelope
-from gtensor.memory.trace.lifetimes import OUT_OF_MEMORY, History, Life, Mark, held_by
+from gtensor.memory.trace.lifetimes import OUT_OF_MEMORY, History, Life, Mark, Source, held_by
 from gtensor.memory.trace.timeline_page import html_file
 from gtensor.memory.trace.timeline_picture import named, png_file
 from gtensor.system.bus import bus, here, phase
@@ -285,6 +285,20 @@ def test_a_holders_label_does_not_repeat_its_use():
     assert life.holder == "workspace in Net.conv"
     life.category = "saved"
     assert life.holder == "workspace in Net.conv, saved"
+
+
+def test_the_picture_has_the_lines_that_made_what_held_the_peak(monkeypatch):
+    source = Source("/a/folder/train.py", 12, "step")
+    lives = [Life(64, 64, 64, 0, "conv2d_grad_input", "Net.a_module_of_a_long_name.with.parts",
+                  "temporary", line, 0, None) for line in (source, source, None)]
+    figures = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__:
+                        (figure.draw_without_rendering(), figures.append(figure)))
+    png_file(History("cpu", [0.5], lives, []))
+    texts = figures[0].axes[1].texts
+    assert [text.get_text() for text in texts if "train.py" in text.get_text()] == ["train.py:12"]
+    boxes = [text.get_window_extent() for text in texts if text.get_text()]
+    assert not any(a.overlaps(b) for place, a in enumerate(boxes) for b in boxes[:place])
 
 
 def test_memory_that_runs_out_after_the_last_event_is_marked_within_the_picture(monkeypatch):
