@@ -41,7 +41,7 @@ R = TypeVar("R")
 # of a module, that a step has set; modes are set and set back
 _ATTRIBUTE = re.compile(r"(?!settings\.)\w+\.(?!training )\w+ was set")
 _FEW = 3  # recordings of a signature, two of which in a row must be equal
-_AGAIN = 8  # calls in a row that record anew, of which a warning tells
+_AGAIN = 8  # changes in a row that have a call recorded anew, of which a warning tells
 _MANY = 16  # signatures, of which a warning tells
 
 
@@ -62,6 +62,7 @@ class Captured(Generic[P, R]):
         self._found = self._outside.state()
         self._eager = False
         self._anew = 0  # calls since the last replay that were recorded although there is a program
+        self._renewed: Any = None  # signature and state of the last of them
         self._live: dict[Hashable, frozenset[str]] = {}  # floats, by signatures for any of them
         self._last: _Last | None = None  # the signature of the last call
         self._graphs: Any = None  # what the graphs of CUDA devices share
@@ -228,6 +229,9 @@ class Captured(Generic[P, R]):
         """Tell what makes a step with a program be recorded again and again."""
         if not known.programs:
             return
+        before, self._renewed = self._renewed, (known, state)
+        if before is not None and before[0] is not known and before[1] == state:
+            return  # one change has each signature recorded anew
         self._anew += 1
         if self._anew == _AGAIN:
             told = structure.since(known.programs[0].state[0]) or [
