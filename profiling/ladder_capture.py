@@ -30,7 +30,7 @@ from gtensor.models import GPT, GPTConfig, generate
 
 UNFUSED, FUSED = 0.28, 0.15  # of eager, a chain of small ops
 LOSS = 0.6
-MLP = 1.0
+MLP = 0.4
 TOKEN, TEXT = 0.6, 0.8  # of eager: replays alone, a text with its recordings
 TEXT_TOKENS = 120
 NETWORK = 0.8  # a GPT
