@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -32,9 +33,12 @@ def writes_before_reads() -> Context:
     return patch.object(flow, "_reads_since", lambda read, root: set())
 
 
-def sums_parted_anywhere() -> Context:
+@contextmanager
+def sums_parted_anywhere() -> Iterator[None]:
     """a sum is that of a third and of the rest"""
-    return patch.object(totals, "_half", lambda size: size // 3)
+    with patch.object(totals, "_half", lambda size: size // 3), patch.object(
+            totals, "_parts", totals._parts.__wrapped__):  # the parts that are kept are right
+        yield
 
 
 def writes_unrecorded() -> Context:
