@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
@@ -154,7 +155,7 @@ class Captured(Generic[P, R]):
         listener = Registered(recorder)
         with Undone(functools.partial(_stop, listener, recorder)):
             bus.add(listener)
-            here.recorder = recorder
+            here.recorder, recorder.caller = recorder, id(sys._getframe())
             with casting(None if casts is None else casts.apart()):  # which keeps casts of leaves
                 result = self.function(*args, **kwargs)
             recorder.end()

@@ -3,8 +3,9 @@
 The step runs with the floats themselves, so whether it reads one must be told in another way. Its
 code tells: each instruction that loads the argument loads it for an instruction `+`, `-`, `*` or
 `/`, which stands in no loop and so runs once. The recording tells the rest: each of these ran one
-op of a tensor and a number. Then nothing else can depend on the number, but the backward rule of
-that op, whose calls are known by the same instruction.
+op of a tensor and a number, in the step's own call, not in one of the same code within. Then
+nothing else can depend on the number, but the backward rule of that op, whose calls are known by
+the same instruction.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Live:
 class Number(NamedTuple):
     """A float among the arguments themselves.
 
-    The parameter's name is "" if it has none, its place -1 if it was given by keyword.
+    The parameter's name is "" if it has none of its own, its place -1 if it was given by keyword.
     """
 
     name: str
@@ -62,11 +63,14 @@ def numbers_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> di
     if float not in {*map(type, args), *map(type, kwargs.values())}:
         return {}
     code = _code(function)
-    given = () if code is None else code.co_varnames[isinstance(function, MethodType):
-                                                     code.co_argcount]
+    given = named = ()
+    if code is not None:
+        given = code.co_varnames[isinstance(function, MethodType):code.co_argcount]
+        named = code.co_varnames[code.co_posonlyargcount:code.co_argcount + code.co_kwonlyargcount]
     return {f"[{i}]": Number(given[i] if i < len(given) else "", i, x)
             for i, x in enumerate(args) if type(x) is float} | {
-        f"[{name!r}]": Number(name, -1, x) for name, x in kwargs.items() if type(x) is float}
+        f"[{name!r}]": Number(name if name in named else "", -1, x)
+        for name, x in kwargs.items() if type(x) is float}
 
 
 def _code(function: Any) -> CodeType | None:
@@ -119,7 +123,8 @@ def _is_used(
             return False
         if call.within[0] != "backward":
             forward += 1
-            if call.name != op or made is call or len(call.args) != 2:
+            if call.name != op or made is call or len(call.args) != 2 or (
+                    not call.itself):
                 return False
         if made is not call:
             changed[at] = made
