@@ -104,6 +104,13 @@ def other_floats_and_axes() -> Step:
 
 
 @live(1)
+def a_view_that_was_made_outside() -> Step:
+    whole = gt.arange(8).astype("float32")
+    part = whole[2:6]
+    return lambda x, w: (part * w + x, whole * w)
+
+
+@live(1)
 def large_arrays() -> Step:
     def step(x: gt.Tensor, w: float) -> Any:
         y = gt.broadcast_to(x, (9000, 4)) * w + 1

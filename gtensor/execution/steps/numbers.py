@@ -21,7 +21,7 @@ import numpy as np
 
 from gtensor.backend import Device
 from gtensor.engine.handle.tensor import Tensor, wrap
-from gtensor.execution.steps.recorder import Call, Constant, Recorder, Value
+from gtensor.execution.steps.recorder import Call, Constant, Recorder, Value, view_at
 
 _OPS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
 # By these names a function reads its arguments without an instruction that loads them.
@@ -116,7 +116,8 @@ def _is_used(
     forward = 0
     for at in found:
         call = recorder.calls[at]
-        if not isinstance(call, Call) or call.within[0] == "backward" and call.op is not None:
+        if not isinstance(call, Call) or call.function is view_at or (
+                call.within[0] == "backward" and call.op is not None):
             continue  # the write of `x *= w`; an op of a hook, which cannot have the number
         made = None if call.host else _with_live(call, recorder, path, value)
         if made is None:
