@@ -255,6 +255,15 @@ def a_variable_of_the_caller() -> Step:
 
 
 @read
+def a_text_that_another_library_evaluates() -> Step:
+    found: dict[str, Any] = {"sys": sys}
+    exec(compile("def evaluate(text): return sys._getframe(1).f_locals[text]",
+                 "/usr/lib/python3/dist-packages/numexpr/necompiler.py", "exec"), found)
+    evaluate = found["evaluate"]
+    return lambda x, w: x * w + int(evaluate("w") == 2.0)
+
+
+@read
 def an_evaluated_text() -> Step:
     return lambda x, w: x * w + eval("int(w == 2.0)")
 
@@ -441,6 +450,18 @@ def test_the_programs_find_a_number_that_is_taken_for_live(monkeypatch):
         except gt.CaptureError:
             wrong += 1
     assert wrong >= len(READ) - 3  # containers have no such number, and two steps use none
+
+
+def test_recordings_of_numbers_that_never_return_are_forgotten(monkeypatch):
+    monkeypatch.setattr(captured_steps, "_WAITING", 20)
+    step = gt.capture(lambda x, w: x * (1 - w))
+    with pytest.warns(UserWarning, match="16 signatures"):
+        for i in range(100):
+            step(numbers(0), float(i))
+    for _ in range(3):
+        step(numbers(0), 99.0)
+    assert "21 signatures" not in step.report() and len(step.programs) == 1
+    assert "20 signatures" in step.report()
 
 
 def test_a_number_by_keyword_is_not_the_parameter_of_that_name_that_has_none():

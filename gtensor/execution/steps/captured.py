@@ -44,6 +44,7 @@ _ATTRIBUTE = re.compile(r"(?!settings\.)\w+\.(?!training )\w+ was set")
 _FEW = 3  # recordings of a signature, two of which in a row must be equal
 _AGAIN = 8  # changes in a row that have a call recorded anew, of which a warning tells
 _MANY = 16  # signatures, of which a warning tells
+_WAITING = 256  # signatures without a program that are kept
 
 
 class Captured(Generic[P, R]):
@@ -107,6 +108,9 @@ class Captured(Generic[P, R]):
         if known is None:
             self._signatures = {k: v for k, v in self._signatures.items() if not is_gone(k)}
             self._live = {k: v for k, v in self._live.items() if not is_gone(k)}
+            waiting = [k for k, v in self._signatures.items() if not v.programs]
+            for k in waiting[:max(0, len(waiting) + 1 - _WAITING)]:
+                del self._signatures[k]
             known = self._signatures[key] = _Signature()
             self._warn_of_many()
         return known

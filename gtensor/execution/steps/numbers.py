@@ -26,7 +26,9 @@ from gtensor.execution.steps.recorder import Call, Constant, Recorder, Value, vi
 _OPS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
 # By these names a function reads its arguments without an instruction that loads them.
 FRAMES = {"f_locals", "getargvalues"}
-_FRAMES = {"breakpoint", "eval", "exec", "locals", "set_trace", "vars", *FRAMES}
+# evaluate, query: of NumExpr and pandas, which read numbers that a text names.
+_FRAMES = {"breakpoint", "eval", "evaluate", "exec", "locals", "query", "set_trace", "vars",
+           *FRAMES}
 _PUSH = {"LOAD_CONST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_SMALL_INT", "PUSH_NULL"}
 _NONE = {"EXTENDED_ARG", "KW_NAMES", "NOP", "NOT_TAKEN", "PRECALL"}
 _ONE = {"BINARY_OP", "BINARY_SLICE", "BINARY_SUBSCR", "BUILD_LIST", "BUILD_SLICE", "BUILD_TUPLE",
@@ -177,7 +179,7 @@ def as_array(value: float, dtype: np.dtype) -> np.ndarray:
 @functools.lru_cache(256)
 def uses_of(code: CodeType) -> dict[str, dict[int, str]]:
     """Of each parameter that is only an operand the instructions that use it, and their ops."""
-    if not _FRAMES.isdisjoint(code.co_names):
+    if not _FRAMES.isdisjoint((*code.co_names, *code.co_freevars)):
         return {}
     steps = [*dis.get_instructions(code)]
     names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
