@@ -89,7 +89,7 @@ class Captured(Generic[P, R]):
         tensors = [x for _, x in found if isinstance(x, Tensor)]
         if any(isinstance(x, Traced) for x in tensors):
             return self.function(*args, **kwargs)
-        key = signature(_name(self.function), (args, kwargs), found)
+        key = signature(_name(self.function), (args, kwargs), found, self._outside.attributes)
         numbers = numbers_of(self.function, args, kwargs)
         with self._lock:
             floats, live = None, frozenset[str]()

@@ -65,7 +65,8 @@ def numbers_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> di
     if float not in {*map(type, args), *map(type, kwargs.values())}:
         return {}
     code = _code(function)
-    given = named = ()
+    given: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
     if code is not None:
         given = code.co_varnames[isinstance(function, MethodType):code.co_argcount]
         named = code.co_varnames[code.co_posonlyargcount:code.co_argcount + code.co_kwonlyargcount]
