@@ -111,3 +111,28 @@ def test_attributes_of_a_dead_object_keep_no_program():
     gc.collect()
     Model().step(gt.ones(4))
     assert not Model.step.programs
+
+
+@pytest.mark.parametrize("method", [False, True])
+def test_other_code_of_the_function_itself_is_run(method):
+    def step(x, w):
+        return x * w
+
+    def reloaded(x, w):
+        return x * w if w > 1 else x - w
+
+    class Model:
+        def step(self, x, w):
+            return x * w
+
+        def reloaded(self, x, w):
+            return x * w if w > 1 else x - w
+
+    model = Model()
+    captured = gt.capture(model.step if method else step)
+    for i in range(4):
+        captured(gt.ones(4), 0.5 * i)
+    changed = Model.step if method else step
+    changed.__code__ = (Model.reloaded if method else reloaded).__code__
+    for i in range(4):
+        assert captured(gt.ones(4), 0.5 * i).tolist() == reloaded(gt.ones(4), 0.5 * i).tolist()

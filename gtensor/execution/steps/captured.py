@@ -17,7 +17,7 @@ from gtensor.engine.handle.context import STATE, casting, current_casts
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import Traced
 from gtensor.execution.steps.comparing import difference
-from gtensor.execution.steps.numbers import FRAMES, Number, follow, numbers_of
+from gtensor.execution.steps.numbers import FRAMES, Number, code_of, follow, numbers_of
 from gtensor.execution.steps.outside import Outside
 from gtensor.execution.steps.program import Moved, NoGraph, Program
 from gtensor.execution.steps.recorder import CaptureError, Recorder
@@ -62,6 +62,7 @@ class Captured(Generic[P, R]):
         self._reader: Callable[..., Any] = function
         self._outside = Outside(function)
         self._found = self._outside.state()
+        self._code = code_of(function)
         self._eager = False
         self._anew = 0  # calls since the last replay that were recorded although there is a program
         self._renewed: Any = None  # signature and state of the last of them
@@ -81,6 +82,8 @@ class Captured(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if here.recorder is not None or STATE.levels or STATE.differentiated or self._eager:
             return self.function(*args, **kwargs)  # a part of another step, or of a transform
+        if self._code is not code_of(self.function):
+            self._reload()
         last = self._last
         with self._lock:
             if last is not None and not kwargs and last.same(args):
@@ -277,6 +280,14 @@ class Captured(Generic[P, R]):
             self._reader = functools.partial(self._reader, *called)
             self._outside = Outside(self._reader)
             self._found = self._outside.state()
+
+    def _reload(self) -> None:
+        """The function has other code, as of a module that a notebook has reloaded."""
+        with self._lock:
+            self.clear()
+            self._outside = Outside(self._reader)
+            self._found = self._outside.state()
+            self._code = code_of(self.function)
 
     def clear(self) -> None:
         """Forget all programs."""

@@ -64,7 +64,7 @@ def numbers_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> di
     """The floats among the arguments, by their paths as of `func.trees.leaves`."""
     if float not in {*map(type, args), *map(type, kwargs.values())}:
         return {}
-    code = _code(function)
+    code = code_of(function)
     given: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     if code is not None:
@@ -76,7 +76,7 @@ def numbers_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> di
         for name, x in kwargs.items() if type(x) is float}
 
 
-def _code(function: Any) -> CodeType | None:
+def code_of(function: Any) -> CodeType | None:
     """The code of a function or a method of Python's."""
     if isinstance(function, MethodType):
         function = function.__func__
@@ -87,7 +87,7 @@ def follow(
     recorder: Recorder, function: Any, numbers: dict[str, Number], paths: Iterable[str]
 ) -> frozenset[str]:
     """Which numbers of these paths are live in a recording, whose calls get `Live`s for them."""
-    code = _code(function)
+    code = code_of(function)
     if code is None or recorder.higher:
         return frozenset()
     uses = uses_of(code)
