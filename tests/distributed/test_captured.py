@@ -105,6 +105,35 @@ def test_options(options: dict[str, Any]) -> None:
     assert in_threads(2, run, True) == in_threads(2, run, False)
 
 
+def test_numbers_are_live_where_gradients_are_exchanged() -> None:
+    """Each rank has another one."""
+    def run(comm: Communicator, captured: bool) -> list[bytes]:
+        net, _ = make("mlp", comm.rank)
+        model, (first, *_) = DataParallel(net, comm), net.parameters()
+        optimizer = optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x: gt.Tensor, y: gt.Tensor, scale: float, factor: float) -> Any:
+            optimizer.zero_grad()
+            loss = ((model(x) * scale - y) ** 2).mean() * factor
+            loss.backward()
+            gradient = first.grad
+            gradient /= factor
+            total = loss.detach() * scale
+            comm.all_reduce(total)
+            optimizer.step()
+            return total, loss.detach()
+
+        replayed = gt.capture(step) if captured else step
+        found = []
+        for i, batch in enumerate(batches(comm, make("mlp", comm.rank)[1])):
+            found += [x.numpy().tobytes() for x in replayed(*batch, 0.1 * i + comm.rank, 1.5 + i)]
+        if captured:
+            assert f"{CALLS - 2} replays" in replayed.report()
+        return [*found, *(p.numpy().tobytes() for p in net.parameters())]
+
+    assert in_threads(2, run, True) == in_threads(2, run, False)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["mlp", "convolutions"])
 def test_on_cuda(name: str, recwarn: pytest.WarningsRecorder) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 import gtensor as gt
@@ -46,3 +48,91 @@ def test_what_cannot_be_repeated_is_refused(make):
         outcomes(make, gt.capture, 4)
     assert REFUSED[make] in str(caught.value)
     assert not bus.listeners and here.recorder is None
+
+
+def test_what_a_step_reads_of_an_object_among_its_arguments_may_change():
+    class Options:
+        def __init__(self):
+            self.power = 1.0
+            self.parts = [1.0, 2.0]
+
+    class Model:
+        def __init__(self, k):
+            self.k, self.seen, self.options, self.w = k, 0, Options(), gt.ones(4)
+
+        @property
+        def both(self):
+            return self.scaled() + self.options.power + self.options.parts[1]
+
+        def scaled(self):
+            return self.k * 2
+
+        @gt.capture
+        def step(self, x):
+            return x * self.both + self.w
+
+    def changes(model, i):
+        model.seen += 1  # which the step does not read
+        if i == 4:
+            model.k = 7.0
+        if i == 8:
+            model.options.power = 3.0
+        if i == 12:
+            model.options.parts.append(1.0)
+            model.options.parts[1] = 5.0
+        if i == 16:
+            model.options = Options()
+        if i == 20:
+            model.w, model.old = gt.zeros(4), model.w
+
+    models = [Model(1.0), Model(2.0)]
+    for i in range(24):
+        for model in models:
+            changes(model, i)
+            x = gt.ones(4) * float(i)
+            assert model.step(x).tolist() == (x * model.both + model.w).tolist(), i
+    assert len(Model.step.programs) == 4  # of each model's last options
+
+
+def test_attributes_of_a_dead_object_keep_no_program():
+    class Model:
+        def __init__(self):
+            self.k, self.w = 2.0, gt.ones(4)
+
+        @gt.capture
+        def step(self, x):
+            return x * self.k + self.w
+
+    for _ in range(5):
+        model = Model()
+        for _ in range(3):
+            model.step(gt.ones(4))
+    del model
+    gc.collect()
+    Model().step(gt.ones(4))
+    assert not Model.step.programs
+
+
+@pytest.mark.parametrize("method", [False, True])
+def test_other_code_of_the_function_itself_is_run(method):
+    def step(x, w):
+        return x * w
+
+    def reloaded(x, w):
+        return x * w if w > 1 else x - w
+
+    class Model:
+        def step(self, x, w):
+            return x * w
+
+        def reloaded(self, x, w):
+            return x * w if w > 1 else x - w
+
+    model = Model()
+    captured = gt.capture(model.step if method else step)
+    for i in range(4):
+        captured(gt.ones(4), 0.5 * i)
+    changed = Model.step if method else step
+    changed.__code__ = (Model.reloaded if method else reloaded).__code__
+    for i in range(4):
+        assert captured(gt.ones(4), 0.5 * i).tolist() == reloaded(gt.ones(4), 0.5 * i).tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
@@ -16,7 +17,7 @@ from gtensor.engine.handle.context import STATE, casting, current_casts
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.levels import Traced
 from gtensor.execution.steps.comparing import difference
-from gtensor.execution.steps.numbers import FRAMES, Number, follow, numbers_of
+from gtensor.execution.steps.numbers import FRAMES, Number, code_of, follow, numbers_of
 from gtensor.execution.steps.outside import Outside
 from gtensor.execution.steps.program import Moved, NoGraph, Program
 from gtensor.execution.steps.recorder import CaptureError, Recorder
@@ -43,6 +44,7 @@ _ATTRIBUTE = re.compile(r"(?!settings\.)\w+\.(?!training )\w+ was set")
 _FEW = 3  # recordings of a signature, two of which in a row must be equal
 _AGAIN = 8  # changes in a row that have a call recorded anew, of which a warning tells
 _MANY = 16  # signatures, of which a warning tells
+_WAITING = 256  # signatures without a program that are kept
 
 
 class Captured(Generic[P, R]):
@@ -60,6 +62,7 @@ class Captured(Generic[P, R]):
         self._reader: Callable[..., Any] = function
         self._outside = Outside(function)
         self._found = self._outside.state()
+        self._code = code_of(function)
         self._eager = False
         self._anew = 0  # calls since the last replay that were recorded although there is a program
         self._renewed: Any = None  # signature and state of the last of them
@@ -79,6 +82,8 @@ class Captured(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if here.recorder is not None or STATE.levels or STATE.differentiated or self._eager:
             return self.function(*args, **kwargs)  # a part of another step, or of a transform
+        if self._code is not code_of(self.function):
+            self._reload()
         last = self._last
         with self._lock:
             if last is not None and not kwargs and last.same(args):
@@ -87,7 +92,7 @@ class Captured(Generic[P, R]):
         tensors = [x for _, x in found if isinstance(x, Tensor)]
         if any(isinstance(x, Traced) for x in tensors):
             return self.function(*args, **kwargs)
-        key = signature(_name(self.function), (args, kwargs), found)
+        key = signature(_name(self.function), (args, kwargs), found, self._outside.attributes)
         numbers = numbers_of(self.function, args, kwargs)
         with self._lock:
             floats, live = None, frozenset[str]()
@@ -106,6 +111,9 @@ class Captured(Generic[P, R]):
         if known is None:
             self._signatures = {k: v for k, v in self._signatures.items() if not is_gone(k)}
             self._live = {k: v for k, v in self._live.items() if not is_gone(k)}
+            waiting = [k for k, v in self._signatures.items() if not v.programs]
+            for k in waiting[:max(0, len(waiting) + 1 - _WAITING)]:
+                del self._signatures[k]
             known = self._signatures[key] = _Signature()
             self._warn_of_many()
         return known
@@ -154,7 +162,7 @@ class Captured(Generic[P, R]):
         listener = Registered(recorder)
         with Undone(functools.partial(_stop, listener, recorder)):
             bus.add(listener)
-            here.recorder = recorder
+            here.recorder, recorder.caller = recorder, id(sys._getframe())
             with casting(None if casts is None else casts.apart()):  # which keeps casts of leaves
                 result = self.function(*args, **kwargs)
             recorder.end()
@@ -272,6 +280,14 @@ class Captured(Generic[P, R]):
             self._reader = functools.partial(self._reader, *called)
             self._outside = Outside(self._reader)
             self._found = self._outside.state()
+
+    def _reload(self) -> None:
+        """The function has other code, as of a module that a notebook has reloaded."""
+        with self._lock:
+            self.clear()
+            self._outside = Outside(self._reader)
+            self._found = self._outside.state()
+            self._code = code_of(self.function)
 
     def clear(self) -> None:
         """Forget all programs."""

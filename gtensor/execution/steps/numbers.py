@@ -3,8 +3,9 @@
 The step runs with the floats themselves, so whether it reads one must be told in another way. Its
 code tells: each instruction that loads the argument loads it for an instruction `+`, `-`, `*` or
 `/`, which stands in no loop and so runs once. The recording tells the rest: each of these ran one
-op of a tensor and a number. Then nothing else can depend on the number, but the backward rule of
-that op, whose calls are known by the same instruction.
+op of a tensor and a number, in the step's own call, not in one of the same code within. Then
+nothing else can depend on the number, but the backward rule of that op, whose calls are known by
+the same instruction.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import numpy as np
 
 from gtensor.backend import Device
 from gtensor.engine.handle.tensor import Tensor, wrap
-from gtensor.execution.steps.recorder import Call, Constant, Recorder, Value
+from gtensor.execution.steps.recorder import Call, Constant, Recorder, Value, view_at
 
 _OPS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
 # By these names a function reads its arguments without an instruction that loads them.
 FRAMES = {"f_locals", "getargvalues"}
-_FRAMES = {"breakpoint", "eval", "exec", "locals", "set_trace", "vars", *FRAMES}
+# evaluate, query: of NumExpr and pandas, which read numbers that a text names.
+_FRAMES = {"breakpoint", "eval", "evaluate", "exec", "locals", "query", "set_trace", "vars",
+           *FRAMES}
 _PUSH = {"LOAD_CONST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_SMALL_INT", "PUSH_NULL"}
 _NONE = {"EXTENDED_ARG", "KW_NAMES", "NOP", "NOT_TAKEN", "PRECALL"}
 _ONE = {"BINARY_OP", "BINARY_SLICE", "BINARY_SUBSCR", "BUILD_LIST", "BUILD_SLICE", "BUILD_TUPLE",
@@ -49,7 +52,7 @@ class Live:
 class Number(NamedTuple):
     """A float among the arguments themselves.
 
-    The parameter's name is "" if it has none, its place -1 if it was given by keyword.
+    The parameter's name is "" if it has none of its own, its place -1 if it was given by keyword.
     """
 
     name: str
@@ -61,15 +64,19 @@ def numbers_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> di
     """The floats among the arguments, by their paths as of `func.trees.leaves`."""
     if float not in {*map(type, args), *map(type, kwargs.values())}:
         return {}
-    code = _code(function)
-    given = () if code is None else code.co_varnames[isinstance(function, MethodType):
-                                                     code.co_argcount]
+    code = code_of(function)
+    given: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    if code is not None:
+        given = code.co_varnames[isinstance(function, MethodType):code.co_argcount]
+        named = code.co_varnames[code.co_posonlyargcount:code.co_argcount + code.co_kwonlyargcount]
     return {f"[{i}]": Number(given[i] if i < len(given) else "", i, x)
             for i, x in enumerate(args) if type(x) is float} | {
-        f"[{name!r}]": Number(name, -1, x) for name, x in kwargs.items() if type(x) is float}
+        f"[{name!r}]": Number(name if name in named else "", -1, x)
+        for name, x in kwargs.items() if type(x) is float}
 
 
-def _code(function: Any) -> CodeType | None:
+def code_of(function: Any) -> CodeType | None:
     """The code of a function or a method of Python's."""
     if isinstance(function, MethodType):
         function = function.__func__
@@ -80,7 +87,7 @@ def follow(
     recorder: Recorder, function: Any, numbers: dict[str, Number], paths: Iterable[str]
 ) -> frozenset[str]:
     """Which numbers of these paths are live in a recording, whose calls get `Live`s for them."""
-    code = _code(function)
+    code = code_of(function)
     if code is None or recorder.higher:
         return frozenset()
     uses = uses_of(code)
@@ -112,14 +119,16 @@ def _is_used(
     forward = 0
     for at in found:
         call = recorder.calls[at]
-        if not isinstance(call, Call) or call.within[0] == "backward" and call.op is not None:
+        if not isinstance(call, Call) or call.function is view_at or (
+                call.within[0] == "backward" and call.op is not None):
             continue  # the write of `x *= w`; an op of a hook, which cannot have the number
         made = None if call.host else _with_live(call, recorder, path, value)
         if made is None:
             return False
         if call.within[0] != "backward":
             forward += 1
-            if call.name != op or made is call or len(call.args) != 2:
+            if call.name != op or made is call or len(call.args) != 2 or (
+                    not call.itself):
                 return False
         if made is not call:
             changed[at] = made
@@ -171,7 +180,7 @@ def as_array(value: float, dtype: np.dtype) -> np.ndarray:
 @functools.lru_cache(256)
 def uses_of(code: CodeType) -> dict[str, dict[int, str]]:
     """Of each parameter that is only an operand the instructions that use it, and their ops."""
-    if not _FRAMES.isdisjoint(code.co_names):
+    if not _FRAMES.isdisjoint((*code.co_names, *code.co_freevars)):
         return {}
     steps = [*dis.get_instructions(code)]
     names = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]

@@ -85,6 +85,7 @@ class Call:
     within: tuple[str, str] = "", ""  # the phase and the running module, as events have them
     host: bool = False  # a function that is called again: its results are Tensors and integers
     kind: str = ""  # EXCHANGES, or of such a function: see `engine.handle.context.again`
+    itself: bool = False  # whether the call of the step itself ran an op, not one within it
 
     def place(self) -> str:
         """The user's line."""
@@ -159,6 +160,7 @@ class Recorder:
         self.devices: set[Device] = set()  # on which calls have run
         self.first = next_seq()  # nodes of the step have larger numbers
         self.higher = False  # whether rules were recorded as ops, to be differentiated again
+        self.caller = 0  # the id of the frame that calls the step
         self._roots: dict[int, Root] = {}
         self._objects: dict[int, tuple[Any, int]] = {}  # id -> the object, its value's number
         self._within = 0  # of how many paths and exchanges this is told
@@ -254,7 +256,7 @@ class Recorder:
             self.devices.add(device)
         self.calls.append(Call(name, function, given, named, tuple(made), several,
                                frozenset(scalars), device, where, op, (here.phase, here.module),
-                               kind=kind))
+                               kind=kind, itself=op is not None and _above() == self.caller))
         if not several:
             return results[0]
         return tuple(results) if type(result) is tuple else results
@@ -621,3 +623,10 @@ def _here() -> tuple[CodeType, int]:
 
     frame = user_frame(_getframe(1))
     return frame.f_code, frame.f_lasti
+
+
+def _above() -> int:
+    """The id of the frame that called the user's."""
+    from sys import _getframe
+
+    return id(user_frame(_getframe(1)).f_back)

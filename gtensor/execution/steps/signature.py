@@ -6,8 +6,11 @@ Python text that compares a later call with it, for what most calls are: a few t
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from functools import lru_cache
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,12 +25,18 @@ from gtensor.execution.steps.recorder import CaptureError
 from gtensor.func.trees import parts_of
 from gtensor.system.written_code import written
 
+_PLAIN = {bool, bytes, complex, float, int, str, type(None)}
+_DEPTH = 2  # of objects within objects
 _FEW = 6  # tensors, in calls that are compared by text
 
 
-def signature(name: str, given: Any, found: Sequence[tuple[str, Any]]) -> Hashable:
+def signature(
+    name: str, given: Any, found: Sequence[tuple[str, Any]], names: Sequence[str] = ()
+) -> Hashable:
     """The signature of a call of a step with that name, with these arguments and their leaves.
 
+    `names` are attributes that the step's code reads: of objects among the arguments, such as a
+    method's instance, those that are numbers, texts or objects belong to it.
     Raises CaptureError for arguments that a step cannot have.
     """
     casts = current_casts()
@@ -55,6 +64,8 @@ def signature(name: str, given: Any, found: Sequence[tuple[str, Any]]) -> Hashab
                                "list of them")
         else:
             key.append((path, type(x), _fixed(x)))
+            if type(x) not in _PLAIN:
+                _add_attributes(key, path, x, names, _DEPTH)
     made = tuple(key)
     try:
         hash(made)
@@ -84,6 +95,48 @@ def _fixed(x: Any) -> Any:
     if kind.__hash__ is object.__hash__ and kind.__weakrefoffset__:
         return weakref.ref(x)
     return x
+
+
+def _add_attributes(
+    key: list[Any], path: str, x: Any, names: Sequence[str], depth: int
+) -> None:
+    """Add what a step reads of an object; modules and other objects of gtensor's tell of changes.
+    """
+    kind: Any = type(x)
+    held = getattr(x, "__dict__", None)
+    if not isinstance(held, dict) or isinstance(x, (type, FunctionType, ModuleType)) or (
+            any(base.__module__.partition(".")[0] == "gtensor" for base in kind.__mro__)):
+        return
+    names = sorted({*names, *_read_by_methods(kind, tuple(names))})
+    for name in names:
+        if name not in held:
+            continue
+        value = held[name]
+        if isinstance(value, (list, tuple, set, dict)):
+            parts = [*value, *value.values()] if isinstance(value, dict) else [*value]
+            if all(type(part) in _PLAIN for part in parts):
+                key.append((f"{path}.{name}", type(value), _Text(value)))
+        else:
+            fixed = _fixed(value)
+            if type(value) in _PLAIN or isinstance(fixed, weakref.ref):
+                key.append((f"{path}.{name}", type(value), fixed))
+            if depth and type(value) not in _PLAIN:
+                _add_attributes(key, f"{path}.{name}", value, names, depth - 1)
+
+
+@lru_cache(256)
+def _read_by_methods(kind: Hashable, names: tuple[str, ...]) -> frozenset[str]:
+    """The names in the code of a class's methods that code with these names may call."""
+    found: set[str] = set()
+    ahead = [*names, "__call__"]
+    while ahead:
+        method = inspect.getattr_static(kind, ahead.pop(), None)
+        method = getattr(method, "fget", None) or getattr(method, "__func__", method)
+        if isinstance(method, FunctionType):
+            more = {*method.__code__.co_names} - found
+            found |= more
+            ahead += more
+    return frozenset(found)
 
 
 class _Text(str):
