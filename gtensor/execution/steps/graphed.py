@@ -131,7 +131,7 @@ class Graphed(Program):
                 if call.name.endswith("zero_grad"):
                     self._before.append(again(call))  # also where the graph has no gradient
                 updated, seeded = True, seeded or any(
-                    n is not None and listing.values[n].kind == "integer" for n in call.made)
+                    n is not None and listing.values[n].kind == "object" for n in call.made)
                 inside.append(call)
         listing.calls = inside
         listing.returned = [*listing.returned, *[number for _, number in self._own]]
