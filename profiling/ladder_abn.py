@@ -19,7 +19,7 @@ Figures, per depth and activation, in place / out of place, and both / PyTorch:
              with arrays from NumPy's allocator.
     peak     most bytes above parameters and input in forward and backward, gradients of parameters
              and workspaces included. A CPU's workspace of 4 MiB weighs much in small stacks; that
-             of PyTorch's convolutions on a CPU is oneDNN's, which nobody counts.
+             of PyTorch's convolutions on a CPU is oneDNN's, which is not counted.
 
 A stack of n equal layers keeps 2 n - 1 buffers out of place (the last output feeds a mean, which
 needs none of it) and n in place: n / (2 n - 1) of them, 0.533 for 8 layers and 0.513 for 20.

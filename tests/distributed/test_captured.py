@@ -30,7 +30,7 @@ PARTS = {1: [5], 2: [4, 3], 3: [3, 0, 4]}
 
 def batches(comm: Communicator, shape: tuple[int, ...], seed: int = 0
             ) -> list[tuple[gt.Tensor, gt.Tensor]]:
-    """This rank's parts, which nobody else has."""
+    """Parts of this rank alone."""
     rng = np.random.default_rng((seed, comm.rank))
     n = PARTS[comm.size][comm.rank]
     return [(gt.tensor(rng.standard_normal((n, *shape))), gt.tensor(rng.standard_normal((n, 3))))

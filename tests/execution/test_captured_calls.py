@@ -94,6 +94,47 @@ def test_what_a_step_reads_of_an_object_among_its_arguments_may_change():
     assert len(Model.step.programs) == 4  # of each model's last options
 
 
+class Slotted:
+    __slots__ = ("k",)
+
+    def __init__(self, k):
+        self.k = k
+
+
+class Holder:
+    def __init__(self):
+        self.tensors, self.named = [gt.ones(4)], {"w": gt.ones(4)}
+        self.rows, self.objects, self.slotted = [[2.0]], (Slotted(2.0),), Slotted(2.0)
+
+
+CONTAINED = {
+    "a tensor in a list": (lambda holder, x: x * holder.tensors[0],
+                           lambda holder, w: holder.tensors.__setitem__(0, w)),
+    "a tensor in a dict": (lambda holder, x: x * holder.named["w"],
+                           lambda holder, w: holder.named.update(w=w)),
+    "a number in a list in a list": (lambda holder, x: x * holder.rows[0][0],
+                                     lambda holder, w: holder.rows[0].__setitem__(0, 5.0)),
+    "an object in a tuple": (lambda holder, x: x * holder.objects[0].k,
+                             lambda holder, w: setattr(holder.objects[0], "k", 5.0)),
+    "a slot": (lambda holder, x: x * holder.slotted.k,
+               lambda holder, w: setattr(holder.slotted, "k", 5.0)),
+}
+
+
+@pytest.mark.parametrize("what", CONTAINED)
+def test_what_a_step_reads_within_an_argument_may_change(what):
+    step, change = CONTAINED[what]
+    captured, holder, x = gt.capture(step), Holder(), gt.ones(4)
+    for _ in range(4):
+        captured(holder, x)
+    assert captured.programs
+    kept = [*holder.tensors, *holder.named.values()]  # so that no program finds them dead
+    change(holder, gt.full((4,), 5.0))
+    for _ in range(4):
+        assert captured(holder, x).tolist() == (x * 5.0).tolist()
+    assert len(kept) == 2
+
+
 def test_attributes_of_a_dead_object_keep_no_program():
     class Model:
         def __init__(self):

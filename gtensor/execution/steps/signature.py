@@ -10,7 +10,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from functools import lru_cache
-from types import FunctionType, ModuleType
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -103,25 +103,38 @@ def _add_attributes(
     """Add what a step reads of an object; modules and other objects of gtensor's tell of changes.
     """
     kind: Any = type(x)
-    held = getattr(x, "__dict__", None)
-    if not isinstance(held, dict) or isinstance(x, (type, FunctionType, ModuleType)) or (
+    if isinstance(x, (type, FunctionType, ModuleType)) or (
             any(base.__module__.partition(".")[0] == "gtensor" for base in kind.__mro__)):
         return
+    held = getattr(x, "__dict__", None)
     names = sorted({*names, *_read_by_methods(kind, tuple(names))})
     for name in names:
-        if name not in held:
-            continue
-        value = held[name]
-        if isinstance(value, (list, tuple, set, dict)):
-            parts = [*value, *value.values()] if isinstance(value, dict) else [*value]
-            if all(type(part) in _PLAIN for part in parts):
-                key.append((f"{path}.{name}", type(value), _Text(value)))
-        else:
-            fixed = _fixed(value)
-            if type(value) in _PLAIN or isinstance(fixed, weakref.ref):
-                key.append((f"{path}.{name}", type(value), fixed))
-            if depth and type(value) not in _PLAIN:
-                _add_attributes(key, f"{path}.{name}", value, names, depth - 1)
+        if isinstance(held, dict) and name in held:
+            _add_value(key, f"{path}.{name}", held[name], names, depth)
+        elif isinstance(inspect.getattr_static(kind, name, None), MemberDescriptorType) and (
+                hasattr(x, name)):  # one of `__slots__`
+            _add_value(key, f"{path}.{name}", getattr(x, name), names, depth)
+
+
+def _add_value(
+    key: list[Any], path: str, value: Any, names: Sequence[str], depth: int
+) -> None:
+    """Add a value that a step reads of an object, and what it reads of the value."""
+    kind = type(value)
+    if isinstance(value, (list, tuple, set, dict)):
+        parts = [*value, *value.values()] if isinstance(value, dict) else [*value]
+        if all(type(part) in _PLAIN for part in parts):
+            key.append((path, kind, _Text(value)))
+        elif depth:
+            key.append((path, kind, len(value)))
+            for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+                _add_value(key, f"{path}[{name!r}]", part, names, depth - 1)
+        return
+    fixed = _fixed(value)
+    if kind in _PLAIN or isinstance(fixed, weakref.ref):
+        key.append((path, kind, fixed))
+    if depth and kind not in _PLAIN:
+        _add_attributes(key, path, value, names, depth - 1)
 
 
 @lru_cache(256)
