@@ -483,11 +483,13 @@ def _tensor_calls() -> dict[str, list[Call]]:
 def public_functions() -> dict[str, Function]:
     """Every public function by name, once: `linalg.matmul` is `matmul`."""
     found: dict[str, Function] = {}
+    seen: set[int] = set()
     for prefix, namespace in NAMESPACES.items():
         for name in namespace.__all__:
             function = getattr(namespace, name)
-            if callable(function) and not isinstance(function, type) and not any(
-                    inspect.unwrap(function) is inspect.unwrap(f) for f in found.values()):
+            own = id(inspect.unwrap(function)) if callable(function) else 0
+            if own and not isinstance(function, type) and own not in seen:
+                seen.add(own)
                 found[prefix + name] = function
     return found
 

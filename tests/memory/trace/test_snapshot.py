@@ -334,28 +334,43 @@ def test_bytes_of_which_nothing_is_known_are_kept(tmp_path):
         Life(0, 4096, 4096, 0, "", "", "earlier", None, None, None)]
 
 
-def test_objects_are_found_while_other_threads_build_tuples():
+def test_objects_are_found_while_another_thread_builds_a_tuple():
     """A tuple of a generator's items grows; CPython refuses that if the collector has shown it."""
-    ended, errors, module = threading.Event(), [], gt.nn.Linear(2, 2)
+    begun, looking, asked, errors = threading.Event(), threading.Event(), [], []
+
+    class Hashed(type(gt.nn.Module)):
+        def __hash__(cls):  # for the set of kinds, and for each object that is looked at
+            asked.append(cls)
+            if len(asked) == kinds + 1:
+                looking.set()
+                thread.join()
+            return id(cls)
+
+    kinds = sys.maxsize
+    kind = Hashed("Module", (gt.nn.Module,), {})
+    asked.clear()
+    objects_of(gt.nn.Module)  # there is none of the kind
+    kinds = len(asked)
+
+    def items():
+        yield from range(10)  # as many as a tuple has room for at first
+        begun.set()
+        looking.wait()
+        yield from range(300)
 
     def build():
         try:
-            while not ended.is_set():
-                assert len(tuple(object() for _ in range(300))) == 300
+            tuple(items())
         except SystemError as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=build) for _ in range(2)]
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
+    module, thread = kind(), threading.Thread(target=build)
+    thread.start()
+    begun.wait()
+    asked.clear()
     try:
-        for thread in threads:
-            thread.start()
-        for _ in range(60):
-            assert any(thing is module for thing in objects_of(gt.nn.Module))
+        assert any(thing is module for thing in objects_of(gt.nn.Module))
     finally:
-        ended.set()
-        sys.setswitchinterval(before)
-        for thread in threads:
-            thread.join()
-    assert not errors
+        looking.set()
+        thread.join()
+    assert len(asked) > kinds and not errors
