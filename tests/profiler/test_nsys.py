@@ -162,6 +162,21 @@ def test_ctrl_c_ends_the_program_and_shows_what_was_recorded(nsys: Nsys) -> None
     assert process.returncode == 130 and "Kernels by op" in said
 
 
+def test_ctrl_c_does_not_lose_a_status_that_is_just_there(
+        nsys: Nsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def waitpid(process: int, options: int, wait: Any = os.waitpid) -> tuple[int, int]:
+        found = wait(process, options)
+        if found[1]:
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(os, "waitpid", waitpid)
+    monkeypatch.setattr(signal, "default_int_handler", before)  # whatever runs the tests has one
+    assert session(["python", "program.py", "7"], None, None) == 7
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_an_old_report_is_not_taken_for_a_new_one(nsys: Nsys) -> None:
     Path("runs/nsys").mkdir(parents=True)
     Path("runs/nsys/session.nsys-rep").write_text("of yesterday")

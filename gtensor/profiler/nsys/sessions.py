@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -81,19 +82,27 @@ def environment(steps: tuple[int, int], variables: Mapping[str, str]) -> dict[st
 def profile(nsys: str, command: Sequence[str], report: Path, steps: tuple[int, int]) -> int:
     """Run a command under nsys; its exit status. nsys writes `report` if it recorded something."""
     output = str(report.with_suffix("")).replace("%", "%%")
-    process = subprocess.Popen(
-        [nsys, "profile", "--trace=cuda,nvtx,osrt", "--sample=none", "--cpuctxsw=none",
-         "--capture-range=nvtx", f"--nvtx-capture={LABEL}@{DOMAIN}", "--capture-range-end=stop",
-         f"--output={output}", *command], env=environment(steps, os.environ))
+    # Ctrl-C reaches nsys, too, which writes the report then. A KeyboardInterrupt here may lose the
+    # exit status that the wait was just about to return, so the first one only restores this.
+    before = signal.getsignal(signal.SIGINT)
+    raises = before is signal.default_int_handler
+    if raises:
+        signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, before))
     try:
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:  # it reaches nsys, too, which writes the report; a second ends it
-            status = process.wait()
+        with subprocess.Popen(
+            [nsys, "profile", "--trace=cuda,nvtx,osrt", "--sample=none", "--cpuctxsw=none",
+             "--capture-range=nvtx", f"--nvtx-capture={LABEL}@{DOMAIN}",
+             "--capture-range-end=stop", f"--output={output}", *command],
+            env=environment(steps, os.environ),
+        ) as process:
+            try:
+                status = process.wait()
+            finally:
+                if process.poll() is None:
+                    process.kill()
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        if raises:
+            signal.signal(signal.SIGINT, before)
     return status if status >= 0 else 128 - status
 
 
