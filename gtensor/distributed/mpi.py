@@ -7,6 +7,7 @@ that the caller does not wait for at once: MPI moves bytes within its own calls 
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import json
 import os
 import queue
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _BUSY = 2e-3  # seconds of polling before the processor is left to others
 _PAUSE = 2e-4  # seconds between polls then
+_ENDING = 20.0  # seconds that MPI may take to end all
 
 _missed: list[Posted] = []  # which did not end in time
 
@@ -121,8 +123,7 @@ class Mpi:
         return made
 
     def abort(self, status: int) -> NoReturn:
-        self._comm.Abort(status)
-        os._exit(status)
+        _end_all(self._comm, status)
 
 
 class Posted:
@@ -228,7 +229,15 @@ def _mpi() -> Any:
 def _end() -> None:
     """At exit: MPI cannot be finalized while a collective waits for ranks that do not come."""
     if not all(posted.done() for posted in _missed):
-        _mpi().COMM_WORLD.Abort(1)
+        _end_all(_mpi().COMM_WORLD, 1)
+
+
+def _end_all(comm: MPI.Intracomm, status: int) -> NoReturn:
+    # MPI ends the process by exit(), which may wait for what a thread within MPI holds: then no
+    # rank would end. The timer needs no lock of Python's, and shows where the threads are.
+    faulthandler.dump_traceback_later(_ENDING, exit=True, file=2)
+    comm.Abort(status)
+    os._exit(status)
 
 
 def _operation(op: str) -> Any:

@@ -174,7 +174,17 @@ def work(): raise KeyError('lost')
 if comm.rank == 1: threading.Thread(target=work).start()
 comm.barrier()
 """, "rank 1 of 2: Traceback"),
-], ids=["one rank", "all ranks", "a thread"])
+    ("""
+import ctypes
+from gtensor.distributed import mpi
+class Stuck:
+    def Abort(self, status): ctypes.PyDLL(None).sleep(6000)  # no thread of Python's runs meanwhile
+if comm.rank == 1:
+    mpi._ENDING, comm._engine._comm = 0.1, Stuck()
+    raise KeyError('lost')
+comm.barrier()
+""", "rank 1 of 2: Traceback"),
+], ids=["one rank", "all ranks", "a thread", "MPI does not end"])
 def test_an_error_ends_all_ranks_and_is_shown_once(tmp_path: Path, text: str, told: str) -> None:
     done = launch("--", sys.executable, script(tmp_path, text))
     assert done.returncode == 1
