@@ -105,6 +105,8 @@ class Recipe(Callback, Generic[OptionsT]):
         describing: the options that describe the model; a checkpoint has them by themselves.
         ema_decay: of averaged weights, which are scored; None for none.
         warmup: the share of steps in which the learning rate rises.
+        small: whether a second thread of BLAS would wait more than it computes; the command then
+            starts none.
     """
 
     options_type: ClassVar[type[Options]] = Options
@@ -112,6 +114,7 @@ class Recipe(Callback, Generic[OptionsT]):
     describing: ClassVar[tuple[str, ...]] = ()
     ema_decay: float | None = None
     warmup: float = 0.1
+    small: ClassVar[bool] = False
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
