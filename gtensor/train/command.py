@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 
-from gtensor.backend.blas import one_thread
 from gtensor.settings import settings
 from gtensor.train import recipe_of
 from gtensor.train.errors import require
@@ -32,8 +30,7 @@ def train(name: str, out: Path | None, resume: bool, quiet: bool, /, **given: ob
         require(module, package)
     kind, defaults = recipe_of(name)
     folder = out or folder_of(name)
-    threads = one_thread() if kind.small else nullcontext()
-    with settings.override(arena_min_bytes=0), np.errstate(all="ignore"), threads:
+    with settings.override(arena_min_bytes=0), np.errstate(all="ignore"), kind.threads():
         recipe = (resumed(folder / CHECKPOINT, kind, defaults, given) if resume
                   else kind(defaults.changed(**given)))
         try:
