@@ -91,6 +91,54 @@ _SPOILT = """(() => {
   return found;
 })()"""
 
+_FAINT = """(() => {
+  const pixel = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+  const over = (colour, alpha = 1) => {
+    pixel.globalAlpha = alpha; pixel.fillStyle = colour; pixel.fillRect(0, 0, 1, 1);
+  };
+  const luminance = () => {
+    const [r, g, b] = [...pixel.getImageData(0, 0, 1, 1).data].map((v) => (v /= 255) <= 0.03928 ?
+      v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  const behind = (element) => element ?
+    [...behind(element.parentElement), getComputedStyle(element).backgroundColor] : ["white"];
+  const contrast = (colours, drawing, ink, alpha) => {
+    for (const colour of colours) over(colour);
+    pixel.globalAlpha = 1;
+    if (drawing) pixel.drawImage(...drawing, 1, 1, 0, 0, 1, 1);
+    const below = luminance();
+    over(ink, alpha);
+    const both = [below, luminance()];
+    return Math.max(...both) / Math.min(...both);
+  };
+  const opacity = (element) => element ?
+    getComputedStyle(element).opacity * opacity(element.parentElement) : 1;
+  const found = [], known = new Map();
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const text = walk.currentNode.data, parent = walk.currentNode.parentElement;
+    if (!text.trim() || parent.closest("script, style") ||
+        !parent.checkVisibility({visibilityProperty: true, opacityProperty: true})) continue;
+    const colours = [behind(parent), null, getComputedStyle(parent).color, opacity(parent)];
+    const key = JSON.stringify(colours);
+    if (!known.has(key)) known.set(key, contrast(...colours));
+    if (known.get(key) < 4.5) found.push([text, known.get(key)]);
+  }
+  const kind = CanvasRenderingContext2D.prototype, write = kind.fillText;
+  kind.fillText = function (text, x, y) {  // what a drawing has below the first letter
+    x -= this.measureText(text).width * ({center: 0.5, right: 1}[this.textAlign] || 0);
+    const at = this.getTransform().transformPoint(new DOMPoint(x, y));
+    const ratio = contrast(behind(document.querySelector(".plot")), [this.canvas, at.x, at.y],
+                           this.fillStyle, this.globalAlpha);
+    if (text && ratio < 4.5) found.push([text, ratio]);
+    write.apply(this, arguments);
+  };
+  if (typeof draw === "function") draw();
+  kind.fillText = write;
+  return found;
+})()"""
+
 
 def chromium() -> Path:
     """The folder of the browser, made at the first call by whichever process comes first."""
@@ -173,8 +221,9 @@ class Page:
             self.errors.append(params["entry"]["text"])
         return found
 
-    def open(self, path: Path, width: int = 1280, height: int = 900) -> None:
-        """Load a file, until its scripts have run."""
+    def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        """Load a file, until its scripts have run, for a reader who prefers dark pages or light.
+        """
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target,
                                   flatten=True)["sessionId"]
@@ -182,6 +231,9 @@ class Page:
             self.call(f"{domain}.enable")
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setEmulatedMedia", features=[
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.call("Storage.clearDataForOrigin", origin="file://", storageTypes="local_storage")
         self.call("Page.navigate", url=path.resolve().as_uri())
         self.run("new Promise(r => document.readyState === 'complete' ? r() : "
                  "addEventListener('load', () => r()))")
@@ -214,6 +266,12 @@ def spoilt_texts(page: Page) -> list[list[str]]:
     """The texts of a page that lie over another one, with it, or are cut at the window's edge."""
     found: list[list[str]] = page.run(_SPOILT)
     return found
+
+
+def faint_texts(page: Page) -> list[tuple[str, float]]:
+    """The texts, also of drawings, with a contrast of less than 4.5 with what is below them (WCAG
+    2.2, https://www.w3.org/TR/WCAG22/#contrast-minimum); each with its contrast."""
+    return [(text, contrast) for text, contrast in page.run(_FAINT)]
 
 
 @contextmanager

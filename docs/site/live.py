@@ -9,6 +9,7 @@ import griffe
 import numpy as np
 import reference  # docs/site/pages.py has put its folder on the path
 
+import gtensor
 from gtensor import Tensor
 from gtensor.engine.tape.op import Op
 
@@ -36,10 +37,14 @@ def function(name: str, live: Any, parent: griffe.Object) -> griffe.Function:
 
 
 def constant(name: str, live: Any, parent: griffe.Object) -> griffe.Attribute:
-    """griffe's picture of a constant: its value, and for a dtype whose it is."""
-    made = griffe.Attribute(name, value=repr(live), lineno=1, endlineno=1)
-    whose = "ml_dtypes'" if name == "bfloat16" else "NumPy's"
-    text = f"{whose} dtype, {live.itemsize} bytes an element." if isinstance(live, np.dtype) else ""
+    """griffe's picture of a constant: its value, unless that is an address, and what it is."""
+    value, text = repr(live), ""
+    if isinstance(live, np.dtype):
+        whose = "ml_dtypes'" if name == "bfloat16" else "NumPy's"
+        text = f"{whose} dtype, {live.itemsize} bytes an element."
+    elif live is gtensor.SAME:
+        text = "A partial of `gt.pointwise`: a derivative of 1, which hands the gradient on."
+    made = griffe.Attribute(name, value=None if " at 0x" in value else value, lineno=1, endlineno=1)
     made.docstring = griffe.Docstring(text, parent=made)
     return made
 

@@ -24,7 +24,8 @@ OUTSIDE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "profiling
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The navigation gets the pages of the reference."""
+    """The navigation gets the pages of the reference; a page of a server's is left out."""
+    config.theme.static_templates.discard("404.html")
     for section in config.nav or ():
         if isinstance(section, dict) and "Reference" in section:
             section["Reference"] = [{page.title: page.uri} for page in reference.PAGES]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from gtensor.backend.devices import Device, Scratch
 
 # Of OpenBLAS in NumPy's wheels, and of others built with the suffix for 64-bit integers.
-_NAMES = ("scipy_cblas_{}gemm64_", "cblas_{}gemm64_")
+_NAMES = ("scipy_{}64_", "{}64_")
 _SMALL = 1 << 19  # multiplications of a matrix of several, up to which `numpy.matmul` is quicker
 _BY_COLUMNS = 102  # CBLAS_LAYOUT
 _OPERATIONS = (111, 112)  # CBLAS_TRANSPOSE: as it lies, transposed
@@ -32,20 +33,43 @@ _COMPLEX = {np.dtype(np.complex64): "c", np.dtype(np.complex128): "z"}
 _COMPUTED = {2: np.dtype(np.float32)}  # by itemsize, where it is not the arrays' own dtype
 
 
+def _function(name: str) -> Any:
+    """A function of NumPy's BLAS; None without one."""
+    library = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__)
+    found = (getattr(library, form.format(name), None) for form in _NAMES)
+    return next((one for one in found if one is not None), None)
+
+
 @cache
 def _gemm(dtype: np.dtype) -> Callable[..., None] | None:
     """CBLAS's gemm for a dtype; None without one. Complex factors are given by address."""
     letter, factor = _REAL.get(dtype) or (_COMPLEX.get(dtype), ctypes.c_void_p)
-    library = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__)
-    for name in _NAMES if letter else ():
-        found: Any = getattr(library, name.format(letter), None)
-        if found is not None:
-            number, size, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
-            found.argtypes = (number, number, number, size, size, size, factor, pointer, size,
-                              pointer, size, factor, pointer, size)
-            found.restype = None
-            return found
-    return None
+    found = _function(f"cblas_{letter}gemm") if letter else None
+    if found is not None:
+        number, size, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+        found.argtypes = (number, number, number, size, size, size, factor, pointer, size,
+                          pointer, size, factor, pointer, size)
+        found.restype = None
+    return found
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within the block products are computed by one thread, where BLAS can be told.
+
+    Its further threads wait busily for the next product. Where products are small they take more
+    time of the processors than they save, and take it from other programs.
+    """
+    count, choose = _function("openblas_get_num_threads"), _function("openblas_set_num_threads")
+    if count is None or choose is None:
+        yield
+        return
+    before = count()
+    choose(1)
+    try:
+        yield
+    finally:
+        choose(before)
 
 
 def product_into(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 
 
@@ -14,7 +15,8 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 def _wrapped(line: str, width: int) -> str:
-    """A line, of which the rest is indented further than its beginning, as a list's.
+    """A line, of which the rest is indented further than its beginning, as a list's; of two
+    columns, as the second one.
 
     Of an example that has no room, what it does follows in a line of its own.
     """
@@ -22,5 +24,7 @@ def _wrapped(line: str, width: int) -> str:
     lead = " " * (len(line) - len(line.lstrip()))
     if command.strip() and mark and len(line) > width:
         return f"{_wrapped(command.rstrip(), width)}\n{_wrapped(f'{lead}    # {comment}', width)}"
-    return textwrap.fill(line, width, subsequent_indent=lead + " " * 4 * bool(lead),
-                         break_long_words=False, break_on_hyphens=False)
+    column = re.match(r" +\S+  +", line)
+    indent = " " * len(column[0]) if column else lead + " " * 4 * bool(lead)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False,
+                         break_on_hyphens=False)

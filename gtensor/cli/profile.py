@@ -287,7 +287,7 @@ def _recipe(name: str, given: dict[str, Any], steps: tuple[int, int] | None) -> 
     first, count = steps or _OF_RECIPES
 
     def program() -> tuple[Profile, int]:
-        with settings.override(arena_min_bytes=0):
+        with settings.override(arena_min_bytes=0), kind.threads():
             trainer = kind(options).trainer()
             if (most := (trainer.batches or 0) * options.epochs) < first + count:
                 raise UserError(f"--steps {first}:{count} given for {name}; wanted at most "

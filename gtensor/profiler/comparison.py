@@ -7,11 +7,9 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
 from gtensor.profiler.table import (
-    MIDDLE,
-    SMALL,
-    USUAL,
     Row,
     drawn,
+    fits,
     name_text,
     new_grid,
     of_steps,
@@ -25,6 +23,7 @@ from gtensor.profiler.table import (
 if TYPE_CHECKING:
     from gtensor.profiler.profiles import Profile
 
+_SPARE = "change", "calls", "a step", "before"  # columns that go first where there is no room
 _QUARTERS = 4  # steps, from which on there are quartiles
 _FIRST = 3  # times the median of the other steps: a first step with first calls
 
@@ -56,19 +55,21 @@ def compare(before: Profile, after: Profile, group_by: str = "op", most: int = 1
     found = changes(before, after, group_by)
     steps = [times_by_step(p.spans, group_by) for p in (before, after)]
     noisy = all(steps_of(p.spans) >= _QUARTERS for p in (before, after))
-    heads = ["calls", "before", "after", "change", "ratio", *["a step"] * noisy]
-    hidden = ("calls", "change", "a step", *["before"] * (width < SMALL)) if width < USUAL else (
-        ("change",) if noisy and width < MIDDLE else ())
-    shown = [head for head in heads if head not in hidden]
-    grid = new_grid(group_by, shown, width)
-    marked = False
+    shown = ["calls", "before", "after", "change", "ratio", *["a step"] * noisy]
+    lines = []
     for one, other in found[:most]:
         each = [times.get(one.name, []) for times in steps]
-        cells = dict(zip(heads, [*_cells(one, other), _range(*each)], strict=False))
+        cells = dict(zip(shown, [*_cells(one, other), _range(*each)], strict=False))
         for head, times in zip(("before", "after"), each, strict=True):
-            if head in shown and _has_first_calls(times):
-                cells[head], marked = f"{cells[head]} *", True
-        grid.add_row(name_text(one, group_by), *(cells[head] for head in shown))
+            cells[head] += " *" * _has_first_calls(times)
+        lines.append((name_text(one, group_by), cells))
+    for spare in _SPARE:
+        if not fits(([head, *(cells[head] for _, cells in lines)] for head in shown), width):
+            shown = [head for head in shown if head != spare]
+    grid = new_grid(group_by, shown, width)
+    for name, cells in lines:
+        grid.add_row(name, *(cells[head] for head in shown))
+    marked = any("*" in cells[head] for _, cells in lines for head in shown)
     note = (
         "\n* the first step took more than three times the others, with first calls; --steps "
         "leaves it out" * marked)

@@ -16,8 +16,10 @@ from gtensor.profiler.table import own_times, quantity, rows, time_text
 if TYPE_CHECKING:
     from gtensor.profiler.spans import Recorded
 
-_PHASES = {"forward": "#4c86c6", "backward": "#d9822b", "update": "#3f9b6b"}
-_MODULE, _INK, _SOFT = "#dfe5ec", "#20242a", "#6b7280"
+# Of boxes and points; dark text is read on all of them.
+_PHASES = {"forward": "#5b93d1", "backward": "#d9822b", "update": "#3f9b6b"}
+_MODULE, _OTHER = "#dfe5ec", "#9aa3af"
+_INK, _SOFT = "#20242a", "#6b7280"  # of texts and lines
 _LEAST = 0.004  # of the width; narrower boxes would be lines
 _GAP = 4  # pixels between a name in a box and its edges
 _LEAST_TIME = 1e-3  # of all ops' time
@@ -49,7 +51,7 @@ def _boxes(recorded: Recorded) -> _Box:
         if span.kind != "op":
             continue
         seconds = host if span.device_seconds is None else device
-        colour = _PHASES.get(span.phase, _SOFT)
+        colour = _PHASES.get(span.phase, _OTHER)
         path = [span.phase, *(span.module.split(".") if span.module else ["(outside modules)"]),
                 span.name]
         box = root
@@ -82,7 +84,7 @@ def flame(recorded: Recorded) -> bytes:
                   linewidth=0.8)
         title = name.removesuffix(".")
         text = axes.text(left + _GAP / whole, -level, "", va="center", fontsize=8.5,
-                         parse_math=False, color=_INK if box.colour == _MODULE else "white")
+                         parse_math=False, color=_INK)
         _fit(text, width * whole - 2 * _GAP, [
             f"{title}  {time_text(box.seconds)}, {100 * width:.0f} %",
             *(title[:end] + "…" * (end < len(title)) for end in range(len(title), 1, -1))])
@@ -142,7 +144,7 @@ def roofline(recorded: Recorded) -> bytes:
                   else "^" if y > high else "o")
         area = area if marker == "o" else 60
         axes.scatter(*inside, s=area, alpha=0.75, linewidths=0, marker=marker,
-                     color=_colour(row.name))
+                     color=_PHASES.get(row.name.split()[-1], _OTHER))
         points.append((row.name, *inside, area))
     for name, colour in _PHASES.items():
         axes.scatter([], [], color=colour, label=name)
@@ -185,11 +187,6 @@ def _along(begin: Any, end: Any) -> Any:
     return np.hstack([places - 2, places + 2])
 
 
-def _colour(name: str) -> str:
-    """Of an op and its phase."""
-    return _PHASES.get(name.split()[-1], _SOFT)
-
-
 def _label(axes: Any, points: list[tuple[str, float, float, float]], taken: Any) -> None:
     """Names of points (x, y, area), each in the nearest place that covers no text, line or point.
 
@@ -206,7 +203,7 @@ def _label(axes: Any, points: list[tuple[str, float, float, float]], taken: Any)
     for name, x, y, area in points:
         centre = axes.transData.transform((x, y))
         text = axes.annotate(
-            name, (x, y), (0, 0), textcoords="offset points", fontsize=8, color=_colour(name),
+            name, (x, y), (0, 0), textcoords="offset points", fontsize=8, color=_INK,
             va="center", parse_math=False, arrowprops={
                 "arrowstyle": "-", "color": _SOFT, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0})
         text.arrow_patch.set_visible(False)

@@ -45,8 +45,8 @@ const plot = $("plot"), memory = $("memory");
 const width = () => Math.max(1, plot.clientWidth - LEFT - RIGHT);
 const toPx = t => LEFT + (t - view[0]) / (view[1] - view[0]) * width();
 const toTime = px => view[0] + (Math.min(Math.max(px, LEFT), LEFT + width()) - LEFT) / width() * (view[1] - view[0]);
-const COLOURS = { forward: "#4c86c6", backward: "#d9822b", update: "#3f9b6b", phase: "#9aa3af", module: "#b9c2cf",
-  range: "#9467bd", data: "#17a2b8", communication: "#c44569", graph: "#7b8b3a" };
+const COLOURS = { forward: "#5b93d1", backward: "#d9822b", update: "#3f9b6b", phase: "#9aa3af", module: "#b9c2cf",
+  range: "#a47bcb", data: "#17a2b8", communication: "#dd6d8a", graph: "#8b9b46" }; // dark text is read on all
 const colour = i => COLOURS[kind[i] === OP ? T[phase[i]] : D.kinds[kind[i]]] || "#9aa3af";
 function look(from, to) {
   const least = Math.max(end, 1e-6) * 1e-7, wide = Math.min(Math.max(to - from, least), end || 1);
@@ -101,7 +101,7 @@ function drawLane(g, l, y) {
     g.fillRect(x0, y, Math.max(wide - (wide > 3 ? .5 : 0), 1), ROW);
     if (wide < 1) filled = Math.floor(x0);
     if (wide > 34) {
-      g.fillStyle = D.kinds[kind[i]] === "module" || D.kinds[kind[i]] === "phase" ? "#20242a" : "#ffffff"; g.textAlign = "left";
+      g.fillStyle = "#20242a"; g.textAlign = "left";
       g.fillText(fitting(g, label(i), wide - 8), x0 + 4, y + ROW / 2);
     }
     if (i === chosen || hover && hover.i === i) {

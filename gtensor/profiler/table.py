@@ -31,8 +31,8 @@ ORDERS: dict[str, Callable[[Row], float]] = {
     "launches": lambda row: row.launches, "bytes": lambda row: row.moved,
     "flops": lambda row: row.flops, "allocations": lambda row: row.allocations,
 }
-_NARROWEST, SMALL, USUAL = 40, 60, 80  # characters of a line
-MIDDLE, _WIDE = 100, 120
+_NARROWEST, _SMALL, _USUAL = 40, 60, 80  # characters of a line
+_MIDDLE, _WIDE = 100, 120
 _NAME = 24, 12  # of them for the group's name, at least; in a line shorter than usual
 
 
@@ -136,27 +136,27 @@ def _grid(recorded: Recorded, found: Sequence[Row], most: int, total: float, gro
 
     ceilings = recorded.machine.get("ceilings", {})
     columns: dict[str, Callable[[Row], str]] = {}
-    if width >= SMALL:
+    if width >= _SMALL:
         columns["calls"] = lambda row: f"{row.calls:,}"
     on_device = any(row.on_device for row in found)
-    if width >= SMALL or not on_device:
+    if width >= _SMALL or not on_device:
         columns["host"] = lambda row: time_text(row.host)
     if on_device:
         columns["GPU"] = lambda row: time_text(row.device)
     columns["%"] = lambda row: f"{100 * row.time / total if total else 0:.1f}"
-    if width >= MIDDLE:
+    if width >= _MIDDLE:
         columns["each"] = lambda row: time_text(row.time / row.calls)
-    if width >= MIDDLE and any(row.launches for row in found):
+    if width >= _MIDDLE and any(row.launches for row in found):
         columns["launches"] = lambda row: f"{row.launches:,}"
     if width >= _WIDE:
         columns["moved"] = lambda row: size_text(row.moved)
-    if width >= MIDDLE:
+    if width >= _MIDDLE:
         columns["B/s"] = lambda row: _rate(row.moved, row.time)
-    if width >= USUAL:
+    if width >= _USUAL:
         columns["% copy"] = lambda row: _share(row.moved, row.time, ceilings, "bytes_per_second")
-    if width >= MIDDLE:
+    if width >= _MIDDLE:
         columns["FLOP/s"] = lambda row: _rate(row.flops, row.time)
-    if width >= USUAL:
+    if width >= _USUAL:
         columns["% gemm"] = lambda row: _share(row.flops, row.time, ceilings, "flops_per_second")
     if width >= _WIDE and any(row.allocations for row in found):
         columns["blocks"] = lambda row: f"{row.allocations:,}" if row.allocations else "-"
@@ -208,10 +208,15 @@ def new_grid(group_by: str, heads: Iterable[str], width: int) -> Table:
     from rich.table import Table
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    grid.add_column(group_by, overflow="fold", min_width=_NAME[width < USUAL])
+    grid.add_column(group_by, overflow="fold", min_width=_NAME[width < _USUAL])
     for head in heads:
         grid.add_column(head, justify="right", no_wrap=True)
     return grid
+
+
+def fits(columns: Iterable[Sequence[str]], width: int) -> bool:
+    """Whether columns of numbers, heads included, have room beside the names in such a line."""
+    return 2 + _NAME[width < _USUAL] + sum(3 + max(map(len, one)) for one in columns) <= width
 
 
 def name_text(row: Row, group_by: str) -> Text:

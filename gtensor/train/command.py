@@ -30,7 +30,7 @@ def train(name: str, out: Path | None, resume: bool, quiet: bool, /, **given: ob
         require(module, package)
     kind, defaults = recipe_of(name)
     folder = out or folder_of(name)
-    with settings.override(arena_min_bytes=0), np.errstate(all="ignore"):
+    with settings.override(arena_min_bytes=0), np.errstate(all="ignore"), kind.threads():
         recipe = (resumed(folder / CHECKPOINT, kind, defaults, given) if resume
                   else kind(defaults.changed(**given)))
         try:

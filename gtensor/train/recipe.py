@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from gtensor import memory, nn, random
 from gtensor.backend import get_device
+from gtensor.backend.blas import one_thread
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.optim import AdamW
 from gtensor.optim.lr_scheduler import warmup_cosine
@@ -105,6 +106,7 @@ class Recipe(Callback, Generic[OptionsT]):
         describing: the options that describe the model; a checkpoint has them by themselves.
         ema_decay: of averaged weights, which are scored; None for none.
         warmup: the share of steps in which the learning rate rises.
+        small: whether a second thread of BLAS would wait more than it computes.
     """
 
     options_type: ClassVar[type[Options]] = Options
@@ -112,6 +114,7 @@ class Recipe(Callback, Generic[OptionsT]):
     describing: ClassVar[tuple[str, ...]] = ()
     ema_decay: float | None = None
     warmup: float = 0.1
+    small: ClassVar[bool] = False
 
     def __init__(self, options: OptionsT) -> None:
         self.options = options
@@ -146,6 +149,11 @@ class Recipe(Callback, Generic[OptionsT]):
 
     def check_model(self, run: Described) -> None:
         """Raise CheckpointError unless a checkpoint is of this model, before the model is made."""
+
+    @classmethod
+    def threads(cls) -> AbstractContextManager[object]:
+        """Within the block BLAS has the threads that the command gives this job."""
+        return one_thread() if cls.small else nullcontext()
 
     def trainer(self, comm: Communicator | None = None, folder: Path | None = None) -> Trainer:
         """A new trainer of this job. Raises UserError for options that do not fit together."""

@@ -114,6 +114,10 @@ def test_help_fits_a_narrow_terminal(monkeypatch, capsys, columns, command):
     assert len(lines) > 10
     free = [line for line in lines if "gtensor" not in line and "[--" not in line]
     assert max(map(len, free)) <= int(columns)  # of usages argparse breaks what it can
+    recipes = [at for at, line in enumerate(lines) if line.startswith("  text  ")]
+    assert len(recipes) == (command == ["train"])
+    for at in recipes:  # the second column goes on below itself
+        assert lines[at + 1][:13].isspace() and lines[at + 1][13] != " " == lines[at][12]
 
 
 def test_no_command_is_misuse_and_prints_the_help(capsys):

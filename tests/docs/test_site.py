@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import reference
-from browser import browser, spoilt_texts
+from browser import browser, faint_texts, spoilt_texts
 
 import gtensor as gt
 from gtensor.system.foreign_names import ALIASES
@@ -70,6 +71,7 @@ def test_the_site_has_every_name_loads_nothing_and_can_be_searched(tmp_path: Pat
     assert len(entries) == len(reference.PAGES) and len(names) > 450
     assert not missing(names, entries)
     assert not [found for text in pages.values() for found in LOADED.findall(text)]
+    assert not [text for text in entries if "object at 0x" in html.unescape(text)]
     assert not [path for path, text in pages.items() if "\n| --- |" in text]  # a table as text
     profile = re.search(r'<h2 id="gtensor.profiler.Profile".*?<h3', "".join(entries), re.S)
     assert profile and "What gt.profiler.profile measured" in re.sub(r"<.*?>", "", profile[0])
@@ -79,10 +81,12 @@ def test_the_site_has_every_name_loads_nothing_and_can_be_searched(tmp_path: Pat
         links = page.run(SEARCH)
         page.open(tmp_path / "docs" / "ops.html", width=1280)
         assert page.run(CUT) == [True, []]
-        for name, width in product(READ, (420, 1280, 1920)):
-            page.open(tmp_path / name, width)
+        for name, width, dark in product(READ, (420, 1280, 1920), (False, True)):
+            page.open(tmp_path / name, width, dark=dark)
+            assert page.run("getComputedStyle(document.body).colorScheme") == (
+                "dark" if dark else "light")
             assert page.run("document.documentElement.scrollWidth") == width, name
-            assert spoilt_texts(page) == [], (name, width)
+            assert spoilt_texts(page) == [] == faint_texts(page), (name, width, dark)
         assert page.errors == []
     assert any("reference/linalg.html" in link for link in links)
 

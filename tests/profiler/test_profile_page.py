@@ -7,7 +7,7 @@ import re
 import pytest
 
 import gtensor as gt
-from tests.browser import browser, spoilt_texts
+from tests.browser import browser, faint_texts, spoilt_texts
 from tests.profiler.test_recorder import training
 from tests.profiler.test_views import EMPTY, some
 
@@ -118,8 +118,8 @@ def test_the_page_of_a_thousand_steps_answers_a_click(tab, tmp_path):
 
 
 @pytest.mark.parametrize("width", [420, 1280, 1920])
-@pytest.mark.parametrize("what", ["profile", "memory"])
-def test_no_text_is_cut_or_lies_over_another(tab, tmp_path, what, width):
+@pytest.mark.parametrize(("what", "drawn"), [("profile", "0 ms"), ("memory", "0 B")])
+def test_no_text_is_cut_faint_or_over_another(tab, tmp_path, what, drawn, width):
     path = tmp_path / "p.html"
     if what == "profile":
         some(20).html(path)
@@ -128,8 +128,9 @@ def test_no_text_is_cut_or_lies_over_another(tab, tmp_path, what, width):
             training()()
     tab.errors.clear()
     tab.open(path, width)
-    for _ in "light", "dark":
-        assert spoilt_texts(tab) == [] and not tab.errors
+    for theme in "light", "dark":
+        assert tab.run("document.documentElement.dataset.theme") == theme
+        assert spoilt_texts(tab) == [] == faint_texts(tab) and not tab.errors
         tab.run("theme.click()")
     at = tab.run("document.querySelector('h1').getBoundingClientRect().left")
     for left in (at, width - 9):
@@ -137,3 +138,5 @@ def test_no_text_is_cut_or_lies_over_another(tab, tmp_path, what, width):
                 f"top: 22px; left: {left}px\">planted</b>')")
     kinds = {text for pair in spoilt_texts(tab) if "planted" in pair for text in pair}
     assert "cut" in kinds and kinds - {"cut", "planted"}
+    tab.run("document.documentElement.style.setProperty('--soft', '#fe7f80')")
+    assert {tab.run("subtitle.textContent"), drawn} <= {text for text, _ in faint_texts(tab)}

@@ -16,11 +16,13 @@ import time
 import pytest
 from safetensors import safe_open
 
+from gtensor.backend import blas
 from gtensor.cli import main
 from gtensor.settings import settings
 from gtensor.system.installation import installation_of
 from gtensor.train import digits, trainer
 from gtensor.train.digits import NORMS, Data
+from gtensor.train.errors import UserError
 
 STEPS = 3  # of an epoch
 
@@ -28,7 +30,8 @@ STEPS = 3  # of an epoch
 @pytest.fixture(autouse=True)
 def few_images(monkeypatch):
     whole = digits.data()
-    part = Data(whole.train[:48], whole.held_out[:20], whole.train_labels[:48],
+    some = slice(48, 96)  # in the first 48 rounding decides which pixel of a pool is the largest
+    part = Data(whole.train[some], whole.held_out[:20], whole.train_labels[some],
                 whole.held_out_labels[:20])
     monkeypatch.setattr(digits, "data", lambda: part)
 
@@ -44,6 +47,29 @@ def untrained(folder):
     options = digits.DigitsOptions(epochs=3, batch_size=16)
     digits.Digits(options).trainer().save(path)
     return path
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_small_recipe_trains_with_one_thread_of_blas_also_if_it_fails(
+    tmp_path, monkeypatch, capsys, small
+):
+    count, choose = (blas._function(f"openblas_{verb}_num_threads") for verb in ("get", "set"))
+    assert digits.Digits.small and count is not None
+    monkeypatch.setattr(digits.Digits, "small", small)
+    seen = []
+
+    def fail():
+        seen.append(count())
+        raise UserError("planted")
+
+    at_step(monkeypatch, 2, fail)
+    before = count()
+    choose(2)
+    try:
+        assert train(tmp_path, "--quiet") == 1 and "planted" in capsys.readouterr().err
+        assert seen == [1 if small else 2] and count() == 2
+    finally:
+        choose(before)
 
 
 def progress(folder):

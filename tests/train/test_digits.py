@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 import gtensor as gt
 from gtensor import settings
@@ -66,11 +67,23 @@ def test_digits_reaches_its_accuracy_and_leaves_its_files(tmp_path):
         "checkpoint.safetensors", "loss.png", "memory.png", "metrics.csv"]
 
 
-def test_the_split_is_stratified_and_whole(data):
-    assert data.train.shape == (1437, 1, 8, 8) and data.held_out.shape == (360, 1, 8, 8)
-    counts = np.bincount(data.held_out_labels)
-    assert counts.min() >= 34 and counts.max() <= 37
-    assert data.train.min() >= 0 and data.train.max() == 1
+def test_the_split_has_every_fifth_image_of_each_digit_as_scikit_learn_reads_them(data):
+    images, labels = load_digits(return_X_y=True)
+    images = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    order = sorted(range(1797), key=lambda n: (labels[n], n))
+    held_out = sorted(order[::5])
+    train = sorted({*order} - {*held_out})
+    for found, wanted in zip(data, (images[train], images[held_out], labels[train],
+                                    labels[held_out]), strict=True):
+        assert found.dtype == wanted.dtype and np.array_equal(found, wanted)
+    assert {*np.bincount(data.held_out_labels)} <= {35, 36, 37} and len(data.train) == 1437
+
+
+def test_the_images_are_read_without_importing_scikit_learn():
+    done = subprocess.run([sys.executable, "-c", "import sys; from gtensor.train import digits; "
+                           "digits.data(); print('sklearn' in sys.modules)"],
+                          capture_output=True, text=True, timeout=600)
+    assert done.stdout == "False\n", done.stderr
 
 
 @pytest.mark.parametrize("stop_after", [1, 3, 4])
