@@ -87,10 +87,11 @@ class Captured(Generic[P, R]):
         last = self._last
         with self._lock:
             if last is not None and not kwargs and last.same(args):
-                if last.floats is None:  # all are tensors
-                    return self._call(last.known, args, None, args, kwargs)  # type: ignore[arg-type]
-                tensors = [x for x in args if type(x) is Tensor]
-                return self._call(last.known, tensors, last.floats.of(args), args, kwargs)
+                tensors: Any = args
+                floats = last.floats
+                if floats is not None:
+                    tensors, floats = [x for x in args if type(x) is Tensor], floats.of(args)
+                return self._call(last.known, tensors, floats, args, kwargs)
         found = [*leaves(args), *leaves(kwargs)]
         tensors = [x for _, x in found if isinstance(x, Tensor)]
         if any(isinstance(x, Traced) for x in tensors):
