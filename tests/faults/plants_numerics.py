@@ -13,6 +13,7 @@ from gtensor.backend import cuda_memory
 from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.tape.op import registry
 from gtensor.ops.arrange import shape
+from gtensor.ops.attention import whole_matrices
 from gtensor.ops.define import path_builders
 from gtensor.ops.linalg import decompositions, singular_values
 
@@ -73,3 +74,10 @@ def all_errors_are_of_memory() -> Context:
 def no_axis_0_of_0d() -> Context:
     """a 0-d tensor has no axis 0"""
     return patch.object(shape, "lone", lambda axis, ndim: False)
+
+
+def dropout_begun_anew() -> Context:
+    """matrices of attention behind those of a tile have the dropout of the first ones"""
+    right = whole_matrices.keep_factors
+    return patch.object(whole_matrices, "keep_factors", lambda device, shape, first, *more: right(
+        device, shape, 0, *more))

@@ -636,6 +636,11 @@ FAULTS = [
           ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
     Fault("a kernel keeps its launch bound", plants.launch_bounds_are_forgotten,
           ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
+    Fault("the dropout of attention is one sequence of numbers over all matrices",
+          plants_numerics.dropout_begun_anew,
+          ByTest("ops.attention.test_attention", "test_whole_matrices_have_the_bits_of_blocks",
+                 shapes=((3, 5, 4, 8), (3, 5, 6, 8), (3, 5, 6, 2)), dropout_p=0.4, turned=False,
+                 rng=np.random.default_rng(0))),
     # attention contexts
     Fault("an update writes no context that an open tape has saved",
           plants_context.saved_contexts_written,

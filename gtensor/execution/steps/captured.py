@@ -87,7 +87,11 @@ class Captured(Generic[P, R]):
         last = self._last
         with self._lock:
             if last is not None and not kwargs and last.same(args):
-                return self._call(last.known, *last.parts(args), args, kwargs)
+                tensors: Any = args
+                floats = last.floats
+                if floats is not None:
+                    tensors, floats = [x for x in args if type(x) is Tensor], floats.of(args)
+                return self._call(last.known, tensors, floats, args, kwargs)
         found = [*leaves(args), *leaves(kwargs)]
         tensors = [x for _, x in found if isinstance(x, Tensor)]
         if any(isinstance(x, Traced) for x in tensors):
@@ -360,6 +364,11 @@ class _Floats(NamedTuple):
         return for_some(self.key, {path: number.value for path, number in self.numbers.items()
                                    if path not in live})
 
+    def of(self, args: tuple[Any, ...]) -> _Floats:
+        """Those of another call of the same signature."""
+        return _Floats(self.key, {path: Number(n.name, n.place, args[n.place])
+                                  for path, n in self.numbers.items()})
+
 
 class _Last(NamedTuple):
     """Whether a call has the signature of an earlier one, and what is known of that."""
@@ -367,14 +376,6 @@ class _Last(NamedTuple):
     same: Callable[[tuple[Any, ...]], bool]
     known: _Signature
     floats: _Floats | None
-
-    def parts(self, args: tuple[Any, ...]) -> tuple[Sequence[Tensor], _Floats | None]:
-        """The tensors and the floats among arguments of that signature."""
-        if self.floats is None:
-            return args, None
-        key, numbers = self.floats
-        return [x for x in args if type(x) is Tensor], _Floats(key, {
-            path: Number(n.name, n.place, args[n.place]) for path, n in numbers.items()})
 
 
 def _stop(listener: Registered, recorder: Recorder) -> None:

@@ -10,6 +10,7 @@ SC 2011): Philox4x64-10 with key (seed, 0). Element i of chunk k takes 32 bits o
 
 from __future__ import annotations
 
+import threading
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -48,6 +49,28 @@ _SCALE = 2**32
 _ENDLESS = 2**63  # more elements than any array has
 
 
+class _Bits(threading.local):
+    """A generator for each thread, whose state is set before each use: a new one takes longer than
+    the bits of a few thousand elements."""
+
+    _philox: Any = None  # made at the first use: `numpy.random` is a costly import
+
+    def __call__(self, seed: int, block: int, chunk: int, words: int) -> np.ndarray:
+        """So many words of 64 bits, behind counter block (block, chunk, 0, 0)."""
+        if self._philox is None:
+            self._philox = np.random.Philox(key=0)
+        high, low = divmod(int(seed), 1 << 64)
+        self._philox.state = {  # of sequences, which need not be arrays
+            "bit_generator": "Philox",
+            "state": {"counter": (block, chunk, 0, 0), "key": (low, high)},
+            "buffer": (0, 0, 0, 0), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+        drawn: np.ndarray = self._philox.random_raw(words)
+        return drawn
+
+
+_bits = _Bits()
+
+
 def keep_threshold(p: float) -> int:
     """Elements whose 32 bits are below this are dropped."""
     return min(round(p * _SCALE), _SCALE)
@@ -61,7 +84,7 @@ def _kept(seed: int, start: int, count: int, threshold: int) -> np.ndarray:
         length = min(stop - start, _CHUNK - place)
         block, skipped = divmod(place, 8)
         words = -(-(skipped + length) // 2)
-        bits = np.random.Philox(key=seed, counter=[block, chunk, 0, 0]).random_raw(words)
+        bits = _bits(seed, block, chunk, words)
         runs.append(bits.view(np.uint32)[skipped:skipped + length] >= threshold)
         start += length
     return runs[0] if len(runs) == 1 else np.concatenate([np.empty(0, bool), *runs])

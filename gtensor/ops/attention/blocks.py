@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from gtensor.engine.handle.namespaces import raw
 from gtensor.ops.activations.dropout import keep_factors
-from gtensor.ops.attention import fused
+from gtensor.ops.attention import fused, whole_matrices
+from gtensor.ops.attention.whole_matrices import unseen, unseen_on_cpu
 from gtensor.ops.define.cpu_tiles import computed_in, row_maxima
 from gtensor.ops.define.path_builders import tiles
 from gtensor.ops.define.sums import row_sums
@@ -155,7 +156,7 @@ class _Blocks:
     def unseen(self, rows: slice, columns: slice) -> Array:
         """Which keys lie behind each query; the same for all matrices."""
         if self._unseen[0] != (rows, columns):
-            make = _unseen_on_cpu if self.device.type == "cpu" else _unseen
+            make = unseen_on_cpu if self.device.type == "cpu" else unseen
             self._unseen = (rows, columns), make(
                 self.xp, rows.start, rows.stop, columns.start, columns.stop)
         return self._unseen[1]
@@ -192,13 +193,6 @@ class _Blocks:
         view += part.sum(axis=summed, keepdims=True) if summed else part
 
 
-def _unseen(xp: Any, first: int, last: int, start: int, stop: int) -> Array:
-    return xp.arange(start, stop) > xp.arange(first, last)[:, None]
-
-
-_unseen_on_cpu = lru_cache(16)(_unseen)  # of a tile's elements each
-
-
 def _swapped(a: Array) -> Array:
     """The last two axes swapped: a view."""
     return a.swapaxes(-1, -2)
@@ -212,6 +206,10 @@ def attention_path(
     shape = (*lead, q.shape[-2], v.shape[-1])
     if out is None:
         out = fused.laid_as(device, shape, q, "attention")
+    if whole_matrices.serves(device, q, k, v, mask, is_causal):
+        return out, *whole_matrices.attend(
+            device, q, k, v, out, scale=scale, is_causal=is_causal, dropout_p=dropout_p, seed=seed,
+            shared=shared)
     if fused.serves(device, q.dtype, scale):
         kept = fused.attend(device, q, k, v, mask, out, scale=scale, is_causal=is_causal,
                             dropout_p=dropout_p, seed=seed, shared=shared)
@@ -319,6 +317,12 @@ def write_gradients(
     dropout_p: float, seed: int, shared: int = 0
 ) -> None:
     """The same into arrays that are there, None where no gradient is wanted."""
+    if q.shape[:-2] == k.shape[:-2] == v.shape[:-2] and (
+            whole_matrices.serves(device, q, k, v, mask, is_causal)):
+        whole_matrices.differentiate(
+            device, g, q, k, v, attended, largest, total, made, scale=scale, is_causal=is_causal,
+            dropout_p=dropout_p, seed=seed, shared=shared)
+        return
     if fused.serves(device, q.dtype, scale) and fused.gradients(
             device, g, q, k, v, mask, attended, largest, total, made, scale=scale,
             is_causal=is_causal, dropout_p=dropout_p, seed=seed, shared=shared):

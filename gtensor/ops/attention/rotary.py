@@ -49,9 +49,11 @@ def _rotated_cpu(parts: tuple[Array, Array], cos: Array, sin: Array) -> None:
         b *= cos
         b += turned
         return
-    cos, sin = (np.broadcast_to(x, a.shape) for x in (cos, sin))
+    several = a.size > settings.tile_elements
+    if several:
+        cos, sin = (np.broadcast_to(x, a.shape) for x in (cos, sin))
     scratch = host().workspace(min(a.size, 2 * settings.tile_elements), cos.dtype, 2)
-    for key in tiles(a.shape, settings.tile_elements):
+    for key in tiles(a.shape, settings.tile_elements) if several else ((),):
         x, y, c, s = a[key], b[key], cos[key], sin[key]
         turned, product = scratch(0, x.shape), scratch(1, x.shape)
         np.multiply(x, c, out=turned)

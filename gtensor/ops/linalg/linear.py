@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend import host
 from gtensor.backend.layouts import rows_in_step
 from gtensor.engine.handle.context import current_casts
 from gtensor.engine.handle.namespaces import raw, recorded
@@ -26,7 +27,6 @@ from gtensor.ops.define.batching import (
 from gtensor.ops.define.flops import of_product, of_weight_gradient
 from gtensor.ops.define.path_builders import placed
 from gtensor.ops.linalg.matrix_products import matmul_batch, summed_path, swapped
-from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -63,24 +63,25 @@ def _linear_path(
 def _prepared_linear(
     x: Any, weight: Any, bias: Any, *, out: Any = None, beta: float = 0.0
 ) -> Path | None:
-    """`_linear_path` on the CPU for matrices of rows that NumPy multiplies where they lie."""
-    if out is not None or not _is_small(x, weight) or bias is not None and bias.dtype != x.dtype:
+    """`_linear_path` on the CPU for rows that NumPy multiplies where they lie."""
+    if out is not None or not _are_rows(x, weight) or bias is not None and bias.dtype != x.dtype:
         return None
-    shape, dtype = (x.shape[0], weight.shape[0]), x.dtype
+    shape, dtype, empty = (*x.shape[:-1], weight.shape[0]), x.dtype, host().empty
+    rows, matrix = (prod(shape[:-1]), x.shape[-1]), (prod(shape[:-1]), shape[-1])
 
     def path(x: Array, weight: Array, bias: Array | None, **params: Any) -> Array:
-        made = np.empty(shape, dtype)
-        np.matmul(x, weight.T, made)
+        made = empty(shape, dtype, "linear")
+        np.matmul(x.reshape(rows), weight.T, made.reshape(matrix))
         return made if bias is None else np.add(made, bias, made)
 
     return path
 
 
-def _is_small(*matrices: Any) -> bool:
-    """Whether the facts are those of small dense matrices of one dtype, which NumPy multiplies."""
-    one = matrices[0].dtype
-    return all(m.dtype == one and one.char in "fd" and len(m.shape) == 2 and m.dense
-               and 16 * prod(m.shape) < settings.arena_min_bytes for m in matrices)
+def _are_rows(*arrays: Any) -> bool:
+    """Whether the facts are those of dense matrices of one dtype, or of rows in their order."""
+    one = arrays[0].dtype
+    return one.char in "fd" and all(a.dtype == one and (
+        a.contiguous if len(a.shape) > 2 else len(a.shape) == 2 and a.dense) for a in arrays)
 
 
 _linear_path.prepare = _prepared_linear  # type: ignore[attr-defined]
@@ -100,6 +101,21 @@ def _sum_path(
     whole: Array = device.matmul(
         x, weight.T, out, label="linear_sum", bias=bias, summand=summand)
     return whole
+
+
+def _prepared_sum(x: Any, weight: Any, bias: Any, summand: Any, *, out: Any = None) -> Path | None:
+    linear = _prepared_linear(x, weight, bias, out=out)
+    if linear is None or summand.dtype != x.dtype:
+        return None
+
+    def path(x: Array, weight: Array, bias: Array | None, summand: Array) -> Array:
+        made = linear(x, weight, bias)
+        return np.add(made, summand, made)
+
+    return path
+
+
+_sum_path.prepare = _prepared_sum  # type: ignore[attr-defined]
 
 
 def _grad_weight_path(
@@ -141,18 +157,33 @@ def _grads_cpu(
     return _grad_weight_path(device, g, x, out=out, beta=beta), sums
 
 
-def _prepared_grads(g: Any, x: Any, *, out: Any = None, beta: float = 0.0) -> Path | None:
-    if out is not None or not _is_small(g, x):
+def _prepared_grad_weight(g: Any, x: Any, *, out: Any = None, beta: float = 0.0) -> Path | None:
+    if out is not None or not _are_rows(g, x):
         return None
-    shape, dtype = (g.shape[1], x.shape[1]), g.dtype
+    shape, dtype, empty = (g.shape[-1], x.shape[-1]), g.dtype, host().empty
+    rows = prod(g.shape[:-1])
 
-    def path(g: Array, x: Array, **params: Any) -> tuple[Array, Array]:
-        sums = raw["cpu"].sum(g, axis=(-2,))
-        return np.matmul(g.T, x, np.empty(shape, dtype)), sums
+    def path(g: Array, x: Array, **params: Any) -> Array:
+        made = empty(shape, dtype, "linear")
+        return np.matmul(g.reshape(rows, shape[0]).T, x.reshape(rows, shape[1]), made)
 
     return path
 
 
+def _prepared_grads(g: Any, x: Any, *, out: Any = None, beta: float = 0.0) -> Path | None:
+    product = _prepared_grad_weight(g, x, out=out)
+    if product is None:
+        return None
+    axes = tuple(range(-len(g.shape), -1))
+
+    def path(g: Array, x: Array, **params: Any) -> tuple[Array, Array]:
+        sums = raw["cpu"].sum(g, axis=axes)
+        return product(g, x), sums
+
+    return path
+
+
+_grad_weight_path.prepare = _prepared_grad_weight  # type: ignore[attr-defined]
 _grads_cpu.prepare = _prepared_grads  # type: ignore[attr-defined]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import math
 import tracemalloc
+from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from against_torch import compare, leaves
 
 import gtensor as gt
 import gtensor.nn.functional as F
+from gtensor.engine.tape.op import registry
+from gtensor.ops.attention import whole_matrices
 from gtensor.ops.attention.attention import attention
 from gtensor.testing.compare import close
 
@@ -150,6 +154,43 @@ def test_dropout_is_the_composed_forms(
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-10, atol=1e-12)
     whole = attention(*leaves(arrays), None, **{**params, "dropout_p": 0.0})
     assert not np.allclose(results[0][0].numpy(), whole.numpy())
+
+
+@pytest.mark.parametrize("shapes", [
+    ((3, 5, 4, 8), (3, 5, 6, 8), (3, 5, 6, 2)), ((4, 8), (4, 8), (4, 3)),
+    ((2, 3, 4, 4), (2, 1, 4, 4), (3, 4, 5)),  # which broadcast: gradients are added up
+])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+@pytest.mark.parametrize("turned", [False, True])
+def test_whole_matrices_have_the_bits_of_blocks(
+    shapes: Any, dropout_p: float, turned: bool, rng: np.random.Generator
+) -> None:
+    """Some at a time, of queries in any layout, whose scores are infinite in part, and with one
+    mask for all examples."""
+    arrays = [rng.standard_normal(shape).astype("f4") for shape in shapes]
+    arrays[0][..., 1, 0] = np.inf
+    if turned:
+        arrays[0] = np.ascontiguousarray(arrays[0].swapaxes(-1, -2)).swapaxes(-1, -2)
+    right, served = whole_matrices.serves, set()
+    forward, gradient = registry["attention"].cpu, registry["attention_grad"].cpu
+    g = rng.standard_normal(200).astype("f4")  # of which an output takes as many as it has
+    for tile, is_causal, shared in product((30, 1 << 15), (False, True), (0, 1)):
+        options = {"scale": 0.5, "is_causal": is_causal, "dropout_p": dropout_p, "seed": 1 << 40,
+                   "shared": shared}
+        found = []
+        for allowed in (True, False):
+            def serves(*given: Any, allowed: bool = allowed) -> bool:
+                served.add(right(*given))
+                return allowed and right(*given)
+
+            with gt.settings.override(tile_elements=tile), patch.object(
+                    whole_matrices, "serves", serves):
+                out, *kept = forward(*arrays, None, **options)
+                grads = gradient(g[:out.size].reshape(out.shape), *arrays, None, out, *kept,
+                                 wanted=(True, True, True, False), **options)
+            found.append([a.tobytes() for a in (out, *kept, *grads[:3])])
+        assert found[0] == found[1]
+    assert True in served
 
 
 def test_dropout_of_everything_and_its_seed() -> None:
