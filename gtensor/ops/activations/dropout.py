@@ -59,10 +59,9 @@ class _Bits(threading.local):
         """So many words of 64 bits, behind counter block (block, chunk, 0, 0)."""
         if self._philox is None:
             self._philox = np.random.Philox(key=0)
-        high, low = divmod(int(seed), 1 << 64)
         self._philox.state = {  # of sequences, which need not be arrays
             "bit_generator": "Philox",
-            "state": {"counter": (block, chunk, 0, 0), "key": (low, high)},
+            "state": {"counter": (block, chunk, 0, 0), "key": (seed, 0)},
             "buffer": (0, 0, 0, 0), "buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
         drawn: np.ndarray = self._philox.random_raw(words)
         return drawn
@@ -270,11 +269,16 @@ def dropout(
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
     2014.
 
-    Raises TypeError for an input that is not floating, ValueError for a p outside of 0 to 1.
+    Raises TypeError for an input that is not floating or a seed that is no integer, ValueError for
+    a p outside of 0 to 1 or a seed outside of 64 bits.
     """
     check_probability("dropout", "p", p)
-    if isinstance(seed, bool):
-        raise TypeError(f"dropout was given seed={seed}; wanted an integer or None")
+    if seed is not None:
+        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+            raise TypeError(f"dropout was given seed={seed!r}; wanted an integer or None")
+        seed = seed.__index__()
+        if not 0 <= seed < 1 << 64:  # what kernels take
+            raise ValueError(f"dropout was given seed={seed}; wanted 0 to 2**64 - 1")
     if input.dtype.kind not in "fV":
         raise TypeError(f"dropout was given an input of dtype {input.dtype}; wanted a "
                         "floating-point dtype")
