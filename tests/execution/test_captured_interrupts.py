@@ -67,7 +67,7 @@ def interrupted(earlier: int, stride: int) -> None:
                 assert "is kept outside" in str(error)
 
         before = innermost()  # an earlier test may have left a block
-        there = interrupt_after(place, call)
+        there = interrupt_after(place, call, sample=stride > 1)
         assert not bus.listeners and here.recorder is None, place
         assert gt.is_grad_enabled() and current_casts() is None and innermost() is before, place
         free: list[bool] = []

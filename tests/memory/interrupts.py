@@ -27,10 +27,12 @@ def _calls(frame: FrameType) -> bool:
     return dis.opname[frame.f_code.co_code[frame.f_lasti]] in CALLS
 
 
-def interrupt_after(place: int, run: Callable[[], object], number: int | None = None) -> bool:
+def interrupt_after(place: int, run: Callable[[], object], number: int | None = None,
+                    sample: bool = False) -> bool:
     """Run, raising Interrupt at the `place`-th point where CPython delivers signals; if there is
     one. In a finalizer Python ignores it, and the run goes on. With the `number` of a signal, that
-    is sent there, whose handler may raise Interrupt.
+    is sent there, whose handler may raise Interrupt. Fails if a run has ended before `place` - 1,
+    so that points were left out; unless the places are a `sample`.
 
     These points are the entry of a function, a jump back and the end of a call: the instruction
     itself fails, so the handlers around the next one play no part. Not within what stands for a
@@ -93,4 +95,7 @@ def interrupt_after(place: int, run: Callable[[], object], number: int | None = 
         called.clear()  # the frames, and with them what the interrupt left to be freed
         if collects:
             gc.enable()
+    assert sample or passed >= place - 1, (
+        f"points {passed + 1} to {place - 1} were never tried: a first call has more points than "
+        "later ones, so run it once before the first interrupt")
     return passed >= place

@@ -212,7 +212,7 @@ def test_an_interrupted_step_is_whole_or_not_begun(kind: str) -> None:
             raise Interrupt
 
         with handling(interrupt):
-            there = interrupt_after(place, case.run, signal.SIGINT)
+            there = interrupt_after(place, case.run, signal.SIGINT, sample=True)
         assert len(came) == there
         assert case.states() in (before, after)
         found.add(case.states())
