@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 from gtensor.backend import Device, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import BLOCK, MULTIPROCESSORS, flat_launch, raw
-from gtensor.ops.define.cpu_tiles import computed_in
+from gtensor.ops.define.cpu_tiles import broadcast_directly, computed_in
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
@@ -550,28 +550,30 @@ def planes_correlate(
     """out = x convolved with `kernels_of` a weight + bias + beta * out."""
     space = _Planes(x.shape[0], x.shape[1], out.shape[1], g, kernels.dtype)
     planes, results = space.split(x), space.split(out)
-    shift = None if bias is None else bias.reshape(g.groups, -1, 1, 1)
+    shift = None if bias is None else bias.astype(kernels.dtype).reshape(g.groups, -1, 1, 1)
     space.padded((0, slice(0, space._count)))[...] = 0  # the border stays so from tile to tile
-    for key in space.tiles():
-        padded, total = space.padded(key), space.products(0, key)
-        padded[space.inside] = planes[key][space.source]
-        sums, terms = space.runs(total), space.runs(space.products(1, key))
-        weights = kernels[key[1]]
-        first = True
-        for i, j, part in space.taps(padded):
-            for c in range(space.channels):
-                factor = space.factor(weights[:, :, c, i, j])
-                np.multiply(part[:, c:c + 1], factor, out=sums if first else terms)
-                if not first:
-                    np.add(sums, terms, out=sums)
-                first = False
-        result = total[..., :g.out[1]]
-        if shift is not None:
-            result += shift[key[1]]
-        if beta:
-            results[key] += result
-        else:
-            results[key] = result
+    with np.errstate():
+        broadcast_directly(g.out[0] * space.row if space.flat else g.out[1])
+        for key in space.tiles():
+            padded, total = space.padded(key), space.products(0, key)
+            padded[space.inside] = planes[key][space.source]
+            sums, terms = space.runs(total), space.runs(space.products(1, key))
+            weights = kernels[key[1]]
+            first = True
+            for i, j, part in space.taps(padded):
+                for c in range(space.channels):
+                    factor = space.factor(weights[:, :, c, i, j])
+                    np.multiply(part[:, c:c + 1], factor, out=sums if first else terms)
+                    if not first:
+                        np.add(sums, terms, out=sums)
+                    first = False
+            result = total[..., :g.out[1]]
+            if shift is not None:
+                result += shift[key[1]]
+            if beta:
+                results[key] += result
+            else:
+                results[key] = result
     return out
 
 

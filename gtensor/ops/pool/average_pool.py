@@ -63,7 +63,7 @@ def _average_cpu(
         total = out[tile] if wide is None else wide(0, out[tile].shape)
         total[...] = 0
         for _, target, source in w.taps():
-            total[:, *target] += x[tile][:, *source]
+            total[..., *target] += x[tile][..., *source]
         total /= divisors
         if wide is not None:
             out[tile] = total
@@ -88,7 +88,7 @@ def _grad_cpu(
             total[...] = out[tile] if beta else 0
         share = g[tile] / divisors
         for _, target, source in w.taps():
-            total[:, *source] += share[:, *target]
+            total[..., *source] += share[..., *target]
         if wide is not None:
             out[tile] = total
     return out

@@ -57,7 +57,7 @@ def _max_pool_cpu(x: Array, *, out: Array | None = None, **params: Any) -> tuple
         for target, source, index in taps:
             if (target[0].stop - target[0].start, target[1].stop - target[1].start) != w.out:
                 value[...] = -np.inf  # in the padding, which never wins
-            value[:, *target] = plane[:, *source]
+            value[..., *target] = plane[..., *source]
             better = value > best
             better |= value != value  # NaN wins, the last one of a window as in PyTorch
             np.maximum(best, value, out=best)
@@ -102,7 +102,7 @@ def _max_unpool_cpu(
             total[...] = out[tile] if beta else 0
         grad, place = g[tile], places[tile]
         for target, source, index in taps:
-            total[:, *source] += masked(grad, place == index)[:, *target]
+            total[..., *source] += masked(grad, place == index)[..., *target]
         if wide is not None:
             out[tile] = total
     return out

@@ -65,19 +65,24 @@ def windows(
     return Windows(size, (outs[0], outs[1]), kernel, stride, padding, dilation)
 
 
-def planes(shape: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
-    """Keys (image, channels) of tiles of whole planes, at least one each."""
-    n, channels, height, width = shape
-    step = max(1, settings.tile_elements // max(1, height * width))
-    for i in range(n):
+def planes(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
+    """Keys (images, channels) of tiles of whole planes, at least one each."""
+    n, channels = shape[:2]
+    images, step = _in_tile(shape)
+    for i in range(0, n, images):
         for j in range(0, channels, step):
-            yield i, slice(j, min(j + step, channels))
+            yield slice(i, min(i + images, n)), slice(j, min(j + step, channels))
+
+
+def _in_tile(shape: tuple[int, ...]) -> Pair:
+    """How many images and channels of each a tile has: of small images several."""
+    count = max(1, settings.tile_elements // max(1, shape[2] * shape[3]))
+    return max(1, min(shape[0], count // max(1, shape[1]))), min(max(1, shape[1]), count)
 
 
 def plane_scratch(shape: tuple[int, ...], dtype: np.dtype, size: Pair | None = None) -> Scratch:
     """One buffer for the largest tile of `planes(shape)`, its planes as they are or of `size`."""
-    step = max(1, settings.tile_elements // max(1, shape[2] * shape[3]))
-    return host().workspace(min(shape[1], step) * prod(size or shape[2:]), dtype)
+    return host().workspace(prod(_in_tile(shape)) * prod(size or shape[2:]), dtype)
 
 
 def sizes(count: int, w: Windows) -> tuple[int, ...]:

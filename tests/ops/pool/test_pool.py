@@ -25,6 +25,7 @@ WINDOWS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "gaps": ((1, 2, 8, 9), {"kernel_size": 2, "stride": 4}),
     "one image": ((2, 5, 5), {"kernel_size": 3, "stride": 1}),
     "whole image": ((2, 1, 3, 3), {"kernel_size": 3}),
+    "images left over": ((3, 1, 3, 3), {"kernel_size": 2, "stride": 1}),  # two to a tile of 20
 }
 
 
