@@ -10,7 +10,13 @@ import sys
 import textwrap
 from typing import Any
 
-from gtensor.backend import Device, cuda_device_count, default_device, visible_devices
+from gtensor.backend import (
+    Device,
+    compiled,
+    cuda_device_count,
+    default_device,
+    visible_devices,
+)
 from gtensor.backend.kernels import files, folder
 from gtensor.settings import settings
 from gtensor.system.installation import cuda_extra, driver, installation_of, installation_of_package
@@ -44,6 +50,7 @@ def facts() -> dict[str, Any]:
         "packages": packages,
         "driver": driver(),
         "cuda": {"folder": str(folder()), "files": list(files())},
+        "compiled": compiled.described(),
         "settings": settings.describe().splitlines(),
         "missing": missing,
     }
@@ -58,6 +65,7 @@ def text(found: dict[str, Any]) -> str:
     lines += ["", "packages"]
     lines += [f"  {name:12} {version or '-'}" for name, version in found["packages"].items()]
     lines.append(f"  {'driver':12} {found['driver'] or '-'}  (NVIDIA)")
+    lines += ["", "C for the CPU", _folded(f"  {found['compiled']}", 2)]
     cuda = found["cuda"]
     lines += ["", "CUDA text", f"  {len(cuda['files'])} kernel files (.cu) in {cuda['folder']}"]
     lines += ["", "settings", *(_folded(f"  {line}") for line in found["settings"])]

@@ -24,7 +24,7 @@ from gtensor.ops.define.formula import (
     in_order,
     static_of,
 )
-from gtensor.ops.define.formula_numpy import lowered
+from gtensor.ops.define.lowering import lowered
 from gtensor.ops.define.primitives import PRIMITIVES
 
 _UFUNCS = {function: name for name, p in PRIMITIVES.items()

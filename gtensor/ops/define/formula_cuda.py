@@ -27,7 +27,7 @@ _SIDES = {"subtract": (4, 5), "divide": (5, 6), "add": (4, 5), "multiply": (5, 6
           "negative": (7,), "sigmoid": (7,), "where": (2, 1, 1)}
 
 
-class _Writer:
+class Writer:
     def __init__(self, roots: tuple[Node, ...], number: str, hosted: bool = False) -> None:
         self.number = number  # the type of values
         # what depends on parameters alone is computed before, under these names, if not None
@@ -90,7 +90,7 @@ def _literal(value: float) -> str:
 
 def statements(root: Node, number: str = "F") -> tuple[list[str], str]:
     """The constants that come first, and the expression of the value."""
-    writer = _Writer((root,), number)
+    writer = Writer((root,), number)
     value = writer.text(root)
     return writer.lines, value
 
@@ -104,7 +104,7 @@ def kernel(
     Inputs among the `conditions` are of bool, as are roots that are conditions. Nothing is
     contracted: the same primitives have the same bits in one kernel and in several.
     """
-    writer = _Writer(roots, "F")
+    writer = Writer(roots, "F")
     values = [writer.text(root) for root in roots]
     outputs = ["result", *[f"result{k}" for k in range(1, len(roots))]]
     names = list(inputs)
@@ -131,7 +131,7 @@ def update_kernel(
     `numbers` come from its row of the table. The first thread of a block computes, in double, what
     depends on them alone. `step` is the number of the launch, which the kernel counts if `counted`.
     """
-    writer = _Writer(roots, "F", hosted=True)
+    writer = Writer(roots, "F", hosted=True)
     values = [writer.text(root) for root in roots]
     hosted = writer.hosted or {}
     letters = dict(zip((outputs[0], *inputs, *outputs[1:]), "PGSUV", strict=False))

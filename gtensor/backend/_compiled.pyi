@@ -1,0 +1,10 @@
+from collections.abc import Sequence
+
+from numpy import ndarray
+
+def run(
+    kernel: int, arrays: tuple[ndarray | None, ...], sizes: Sequence[int],
+    numbers: Sequence[float], items: int, /,
+) -> None: ...
+def names() -> list[str]: ...
+def processor() -> str: ...
