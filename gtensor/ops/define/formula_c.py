@@ -1,7 +1,5 @@
 """The C text of formulas: kernels over contiguous arrays of one dtype, compiled with the library.
 
-    python -m gtensor.ops.define.formula_c gtensor/ops/define/c      # writes the files anew
-
 The text of a primitive is CUDA's; F is the dtype. The graph is the one that NumPy's path computes,
 lowered for the dtype, so errors are those of that path. What depends on parameters alone is
 computed in Python's numbers, and given to the kernel.
@@ -9,23 +7,18 @@ computed in Python's numbers, and given to the kernel.
 
 from __future__ import annotations
 
-import gc
-import importlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.ops.define.formula import Formula
 from gtensor.ops.define.formula_cuda import Writer
 from gtensor.ops.define.formula_numpy import Text, compiled_name
 from gtensor.ops.define.lowering import lowered, uniform_operands
 
 if TYPE_CHECKING:
-    from gtensor.ops.define.formula import Key, Node
+    from gtensor.ops.define.formula import Formula, Key, Node
 
 DTYPES: dict[str, np.dtype] = {"float": np.dtype(np.float32), "double": np.dtype(np.float64)}
 
@@ -41,11 +34,9 @@ _CHOICES: dict[str, tuple[Any, ...]] = {"approximate": ("none", "tanh")}
 _OPTIONAL = ("weight", "positive")  # inputs of binary cross entropy that are often absent
 
 
-def kernels(kind: str) -> Iterator[tuple[str, str]]:
-    """Names and texts of all kernels of a C type."""
+def kernels(formulas: Iterable[Formula], kind: str) -> Iterator[tuple[str, str]]:
+    """Names and texts of the kernels of a C type."""
     dtype = DTYPES[kind]
-    importlib.import_module("gtensor.ops")
-    formulas = [x for x in gc.get_objects() if isinstance(x, Formula)]  # all that the import made
     for formula in sorted(formulas, key=lambda f: (f.name, f.inputs)):
         for static, absent in _variants(formula):
             roots = lowered(formula.graphs(static, absent), dtype)
@@ -96,12 +87,12 @@ def kernel(name: str, roots: tuple[Node, ...], inputs: list[str], kind: str) -> 
         "    }", "}", ""])
 
 
-def file_text(kind: str) -> str:
+def file_text(formulas: Iterable[Formula], kind: str) -> str:
     """The text of a C type's file."""
-    made = dict(kernels(kind))
+    made = dict(kernels(formulas, kind))
     suffix = "f" if kind == "float" else ""
     return "\n".join([
-        f"// Formulas of {kind}. Written by gtensor/ops/define/formula_c.py.", "",
+        f"// Formulas of {kind}. Written by tests/formulas_in_c.py.", "",
         "#include <stdbool.h>", "",
         '#include "../../../../kernels/cpu/functions.h"', "",
         f"#define F(x) (({kind})(x))",
@@ -110,8 +101,3 @@ def file_text(kind: str) -> str:
         *made.values(),
         f"const Entry formulas_{kind}[] = {{",
         *[f'    {{"{name}", {name}}},' for name in made], "    {NULL, NULL},", "};", ""])
-
-
-if __name__ == "__main__":
-    for kind in DTYPES:
-        Path(sys.argv[1], f"formulas_{kind}.c").write_text(file_text(kind), encoding="utf-8")

@@ -1,4 +1,4 @@
-// Formulas of double. Written by gtensor/ops/define/formula_c.py.
+// Formulas of double. Written by tests/formulas_in_c.py.
 
 #include <stdbool.h>
 

@@ -1,4 +1,4 @@
-// Formulas of float. Written by gtensor/ops/define/formula_c.py.
+// Formulas of float. Written by tests/formulas_in_c.py.
 
 #include <stdbool.h>
 
