@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -17,6 +19,20 @@ if TYPE_CHECKING:
 
     Operand: TypeAlias = "ForeignMethods | Array | Scalar | Nested"
     Axis: TypeAlias = int | Sequence[int] | None
+
+    class Places(Generic[T]):
+        """`x.at[key]`, see `gtensor.composed.scattering`."""
+
+        def get(self) -> T: ...
+        def set(self, value: Operand) -> T: ...
+        def add(self, value: Operand) -> T: ...
+        def subtract(self, value: Operand) -> T: ...
+        def max(self, value: Operand) -> T: ...
+        def min(self, value: Operand) -> T: ...
+
+    class At(Generic[T]):
+        def __getitem__(self, key: object) -> Places[T]: ...
+
 _bool: TypeAlias = builtins.bool  # names that are methods below
 _float: TypeAlias = builtins.float
 _int: TypeAlias = builtins.int
@@ -30,7 +46,7 @@ class ForeignMethods:
     if TYPE_CHECKING:
 
         @property
-        def at(self) -> Any: ...
+        def at(self) -> At[Self]: ...
         @property
         def is_cuda(self) -> _bool: ...
         @property
