@@ -81,6 +81,17 @@ if TYPE_CHECKING:
     from gtensor.composed.curves import convolve, gradient, interp, trapezoid
     from gtensor.composed.formulas import fmod, lerp
     from gtensor.composed.matrices import diag, kron, logspace, tril_indices, triu_indices
+    from gtensor.composed.scattering import (
+        index_add,
+        masked_scatter,
+        put_along_axis,
+        scatter,
+        scatter_add,
+        scatter_reduce,
+        segment_max,
+        segment_min,
+        segment_sum,
+    )
     from gtensor.composed.shapes import argwhere, hstack, swapaxes, unique, vstack
     from gtensor.composed.statistics import bincount, corrcoef, cov, median, percentile, quantile
     from gtensor.composed.typed_names import *
@@ -121,6 +132,8 @@ else:
             "curves": "convolve gradient interp trapezoid",
             "formulas": "fmod lerp",
             "matrices": "diag kron logspace tril_indices triu_indices",
+            "scattering": "index_add masked_scatter put_along_axis scatter scatter_add "
+                          "scatter_reduce segment_max segment_min segment_sum",
             "shapes": "argwhere hstack swapaxes unique vstack",
             "statistics": "bincount corrcoef cov median percentile quantile",
         }.items() for name in names.split()},
@@ -257,6 +270,7 @@ __all__ = [
     "hypot",
     "iinfo",
     "imag",
+    "index_add",
     "inf",
     "int8",
     "int16",
@@ -294,6 +308,7 @@ __all__ = [
     "logspace",
     "logsumexp",
     "manual_seed",
+    "masked_scatter",
     "matmul",
     "matrix_transpose",
     "max",
@@ -330,6 +345,7 @@ __all__ = [
     "pow",
     "prod",
     "profiler",
+    "put_along_axis",
     "quantile",
     "random",
     "real",
@@ -340,7 +356,13 @@ __all__ = [
     "result_type",
     "roll",
     "round",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce",
     "searchsorted",
+    "segment_max",
+    "segment_min",
+    "segment_sum",
     "set_default_device",
     "set_default_dtype",
     "set_grad_enabled",

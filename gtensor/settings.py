@@ -44,6 +44,8 @@ class Settings:
     chunk_bytes: int = _flag(1 << 28, "bytes for vmap's chunk_size='auto' on a CPU without a limit")
     tile_elements: int = _flag(32768, "elements per tile where a CPU path needs a temporary")
     tf32: int = _flag(0, "1: float32 products on CUDA by TF32, with 10 bits of the mantissa")
+    repeatable: int = _flag(0, "1: on CUDA values at indices that repeat are summed in one order, "
+                               "sorted, and not by atomics: bits repeat; not in captured graphs")
     collective_timeout: int = _flag(300, "seconds that a rank waits for the others")
     capture_steps: int = _flag(0, "from import on: so many optimizer steps are what nsys captures")
     capture_after: int = _flag(10, "optimizer steps before those that nsys captures")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import gtensor.ops as functions
 from gtensor import random
 from gtensor.composed.formulas import lerp
+from gtensor.composed.scattering import index_add, masked_scatter, scatter, scatter_add
 from gtensor.composed.shapes import booleans
 from gtensor.engine.handle.namespaces import public
 from gtensor.ops.define.arguments import takes_arrays
@@ -68,6 +69,32 @@ def masked_fill_(self: Tensor, mask: Tensor, value: Operand) -> Tensor:
     """x[mask] = value; the mask may broadcast to x. Raises TypeError unless it is of booleans."""
     self[functions.broadcast_to(booleans("masked_fill_", mask), self.shape)] = value
     return self
+
+
+@takes_arrays
+def masked_scatter_(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """x[...] = gt.masked_scatter(x, mask, source)."""
+    return fill_(self, masked_scatter(self, mask, source))
+
+
+@takes_arrays
+def scatter_(self: Tensor, dim: int, index: Tensor, src: Operand) -> Tensor:
+    """x[...] = gt.scatter(x, dim, index, src)."""
+    return fill_(self, scatter(self, dim, index, src))
+
+
+@takes_arrays
+def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Operand) -> Tensor:
+    """x[...] = gt.scatter_add(x, dim, index, src)."""
+    return fill_(self, scatter_add(self, dim, index, src))
+
+
+@takes_arrays
+def index_add_(
+    self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
+) -> Tensor:
+    """x[...] = gt.index_add(x, dim, index, source, alpha=alpha)."""
+    return fill_(self, index_add(self, dim, index, source, alpha=alpha))
 
 
 @takes_arrays

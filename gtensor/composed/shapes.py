@@ -74,14 +74,16 @@ def argwhere(x: Tensor, /) -> Tensor:
 
 @takes_arrays
 def unique(
-    x: Tensor, /, *, return_inverse: bool = False, return_counts: bool = False
+    x: Tensor, /, *, return_index: bool = False, return_inverse: bool = False,
+    return_counts: bool = False
 ) -> Tensor | tuple[Tensor, ...]:
-    """The distinct elements in ascending order; with their places in x and their counts, if asked.
+    """The distinct elements in ascending order; where each is first, x by them, counts, if asked.
 
     As NumPy's and PyTorch's in that order. Has no derivative.
     """
     found = unique_all(x)
-    asked = [part for part, wanted in ((found.inverse_indices, return_inverse),
+    asked = [part for part, wanted in ((found.indices, return_index),
+                                       (found.inverse_indices, return_inverse),
                                        (found.counts, return_counts)) if wanted]
     return (found.values, *asked) if asked else found.values
 

@@ -10,7 +10,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from gtensor.creation.dtypes import int64
-from gtensor.creation.new_tensors import zeros
+from gtensor.creation.new_tensors import ones
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import (
     clip,
@@ -18,15 +18,17 @@ from gtensor.ops import (
     isnan,
     max,
     mean,
+    min,
     moveaxis,
     real,
     reshape,
     sort,
     sqrt,
     stack,
-    unique_counts,
     where,
 )
+from gtensor.ops.arrange.index import scatter_add as add_at
+from gtensor.ops.arrange.index_keys import ARRAY
 from gtensor.ops.define.arguments import floats, takes_arrays, torch_words
 from gtensor.ops.linalg.norms import diagonal
 from gtensor.ops.reduce.reductions import kept_shape, normalize_axis, reduced
@@ -147,23 +149,24 @@ def corrcoef(x: Tensor, /) -> Tensor:
 
 
 @takes_arrays
-def bincount(x: Tensor, /, *, minlength: int = 0) -> Tensor:
+def bincount(x: Tensor, /, weights: Tensor | None = None, *, minlength: int = 0) -> Tensor:
     """How often 0, 1, ... occur in a 1-d x of integers; int64, at least `minlength` numbers.
 
-    Waits for a GPU. Raises TypeError for another dtype, ValueError for negative ones or more axes.
+    With weights, of x's shape, their sums, in their dtype; gradients reach them. Waits for a GPU.
+    Raises TypeError for another dtype, ValueError for negative ones, more axes, or other weights.
     """
     if x.dtype.kind not in "iu":
         raise TypeError(f"bincount of a tensor of dtype {x.dtype}; wanted integers")
     if x.ndim != 1:
         raise ValueError(f"bincount of a tensor of shape {x.shape}; wanted one dimension")
-    values, counts = unique_counts(x)
-    if values.size and int(values[0]) < 0:
-        raise ValueError(f"bincount of a tensor with {int(values[0])}; wanted 0 or more")
-    most = int(max(values)) + 1 if values.size else 0
-    found = zeros(builtins.max(most, index(minlength)), int64, x.device)
-    if values.size:
-        found[values.astype(int64)] = counts
-    return found
+    if weights is not None and weights.shape != x.shape:
+        raise ValueError(f"bincount of a tensor of shape {x.shape} with weights of shape "
+                         f"{weights.shape}; wanted one shape")
+    if x.size and x.dtype.kind == "i" and int(min(x)) < 0:
+        raise ValueError(f"bincount of a tensor with {int(min(x))}; wanted 0 or more")
+    most = int(max(x)) + 1 if x.size else 0
+    each = ones(x.shape, int64, x.device) if weights is None else weights
+    return add_at(each, x, key=(ARRAY,), shape=(builtins.max(most, index(minlength)),))
 
 
 enter(globals())

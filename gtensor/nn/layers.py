@@ -101,7 +101,7 @@ class Embedding(Module):
     """Rows of a table: integer indices (...) -> (..., embedding_dim). Initially normal.
 
     The row `padding_idx` is zero at first and gets no gradient. On a GPU the gradient sums up
-    repeated indices by atomics, which is not repeatable bit for bit.
+    repeated indices by atomics; GTENSOR_REPEATABLE=1 makes its bits repeat.
 
     Raises ValueError for a padding_idx that is no row, and unless PyTorch's `max_norm`,
     `scale_grad_by_freq` and `sparse` have their defaults.

@@ -130,6 +130,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "ge": "gtensor:greater_equal", "greater_equal": "gtensor:greater_equal",
         "greater": "gtensor:greater", "gt": "gtensor:greater",
         "hypot": "gtensor:hypot",
+        "index_add": "gtensor:index_add",
         "isclose": "gtensor:isclose",
         "isfinite": "gtensor:isfinite",
         "isinf": "gtensor:isinf",
@@ -146,6 +147,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "logical_or": "gtensor:logical_or",
         "logical_xor": "gtensor:logical_xor",
         "logsumexp": "gtensor:logsumexp",
+        "masked_scatter": "gtensor:masked_scatter",
         "maximum": "gtensor:maximum",
         "median": "gtensor:median",
         "minimum": "gtensor:minimum",
@@ -159,6 +161,8 @@ ALIASES: dict[str, dict[str, str]] = {
         "reciprocal": "gtensor:reciprocal",
         "remainder": "gtensor:remainder",
         "roll": "gtensor:roll",
+        "scatter": "gtensor:scatter", "scatter_add": "gtensor:scatter_add",
+        "scatter_reduce": "gtensor:scatter_reduce",
         "sign": "gtensor:sign",
         "sin": "gtensor:sin",
         "sinh": "gtensor:sinh",
@@ -198,6 +202,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "clamp_min": "gtensor.composed.formulas:clamp_min",
         "exp2": "gtensor.composed.formulas:exp2", "rsqrt": "gtensor.composed.formulas:rsqrt",
         "amax": "gtensor.composed.extremes:amax", "amin": "gtensor.composed.extremes:amin",
+        "at": "gtensor.composed.scattering:at",
         "bfloat16": "gtensor.composed.tensor_methods:bfloat16",
         "bool": "gtensor.composed.tensor_methods:bool_",
         "cdouble": "gtensor.composed.tensor_methods:cdouble",
@@ -247,11 +252,15 @@ ALIASES: dict[str, dict[str, str]] = {
         "divide_": "gtensor.composed.in_place:div_", "fill": "gtensor.composed.in_place:fill_",
         "fill_": "gtensor.composed.in_place:fill_",
         "floor_divide_": "gtensor.composed.in_place:floor_divide_",
+        "index_add_": "gtensor.composed.in_place:index_add_",
         "lerp_": "gtensor.composed.in_place:lerp_",
         "masked_fill_": "gtensor.composed.in_place:masked_fill_",
+        "masked_scatter_": "gtensor.composed.in_place:masked_scatter_",
         "mul_": "gtensor.composed.in_place:mul_", "multiply_": "gtensor.composed.in_place:mul_",
         "normal_": "gtensor.composed.in_place:normal_", "pow_": "gtensor.composed.in_place:pow_",
         "remainder_": "gtensor.composed.in_place:remainder_",
+        "scatter_": "gtensor.composed.in_place:scatter_",
+        "scatter_add_": "gtensor.composed.in_place:scatter_add_",
         "sub_": "gtensor.composed.in_place:sub_", "subtract_": "gtensor.composed.in_place:sub_",
         "uniform_": "gtensor.composed.in_place:uniform_",
         "zero_": "gtensor.composed.in_place:zero_",
@@ -349,14 +358,7 @@ SENTENCES: dict[str, dict[str, str]] = {
             'gt.bincount(gt.searchsorted(edges, x.flatten(), side="right"), '
             "minlength=len(edges) + 1)[1:-1] counts from each edge to below the next; "
             'np.histogram(x.numpy()) counts on the CPU')),
-        "scatter": (
-            "y = x.clone(); y[index] = src writes at index arrays; gt.take_along_axis reads along "
-            "an axis"),
-        "scatter_add": (
-            "F.one_hot(index, n).astype(x.dtype).T @ x adds rows by their index; the gradient of "
-            "gt.take_along_axis(x, index, axis=) is the sum along an axis"),
-        "index_add": "x + F.one_hot(index, n).astype(x.dtype).T @ source adds rows at indices",
-        "index_put": "y = x.clone(); y[index] = values",
+        "index_put": "x.at[index].set(values), or .add(values)",
         "special": (
             "gt.erf, gt.logsumexp, F.logsigmoid, gt.log1p, gt.expm1 are there; scipy.special on "
             "x.numpy() has the others, without a gradient"),
@@ -408,8 +410,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "set_float32_matmul_precision": (
             "GTENSOR_TF32=1, or with gt.settings.override(tf32=1):, allows TF32"),
         "use_deterministic_algorithms": (
-            "on a GPU few gradients are summed by atomics: the guide's page of what differs names "
-            "them"),
+            "gt.settings.repeatable = 1, or GTENSOR_REPEATABLE=1, sums at indices in one order"),
         "compile": "gt.capture(step) records a training step and replays it",
         "jit": "gt.capture(step) records a training step and replays it",
         "seed": "gt.manual_seed(0)",
@@ -453,19 +454,10 @@ SENTENCES: dict[str, dict[str, str]] = {
         "histc": (
             'gt.bincount(gt.searchsorted(edges, x.flatten(), side="right"), '
             "minlength=len(edges) + 1)[1:-1] counts from each edge to below the next"),
-        "scatter": "y = x.clone(); y[index] = src",
-        "scatter_": (
-            "x[index] = src writes at index arrays; x[gt.arange(n), index] = 1 for one place of "
-            "each row"),
-        "scatter_add": "x + F.one_hot(index, n).astype(x.dtype).T @ src adds rows at indices",
-        "scatter_add_": "x += F.one_hot(index, n).astype(x.dtype).T @ src adds rows at indices",
-        "index_add": "x + F.one_hot(index, n).astype(x.dtype).T @ source adds rows at indices",
-        "index_add_": "x += F.one_hot(index, n).astype(x.dtype).T @ source adds rows at indices",
         "index_copy_": "x[index] = source",
         "index_fill_": "x[index] = value",
         "index_put_": "x[index] = values",
         "put_": "x[index] = values",
-        "at": "x[i] = v writes in place, x[i] += v adds; y = x.clone() first keeps x",
         "detach_": "x = x.detach()",
         "squeeze_": "x = x.squeeze(axis)",
         "unsqueeze_": "x = x.expand_dims(axis)",

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 
 from gtensor.engine.tape.op import registry
+from gtensor.ops.arrange import scatter, writing
 from gtensor.ops.losses import cross_entropy
 
 from .plants import Context
@@ -34,6 +35,28 @@ def read_in_memory_order() -> Context:
         columns = x.ndim > 1 and not x.flags.c_contiguous
         return np.ascontiguousarray(y.mT).reshape(y.shape) if columns else y
     return _wrapped("softmax", wrap)
+
+
+def writes_in_memory_order() -> Context:
+    """x[index] = value writes in the order of the index's memory"""
+    return patch.object(writing, "_in_order", lambda index: index)
+
+
+def extremes_not_shared() -> Context:
+    """each of equal extremes gets the whole gradient"""
+    right = scatter._shares
+
+    def shares(*given: Any) -> tuple[Any, ...]:
+        stays, taken, count = right(*given)
+        return stays, taken, given[0].maximum(0.0, given[0].minimum(count, 1.0))
+    return patch.object(scatter, "_shares", shares)
+
+
+def sums_in_any_order() -> Context:
+    """GTENSOR_REPEATABLE=1 sums values at repeated indices by atomics"""
+    def combine(device: Any, function: str, out: Any, key: Any, g: Any) -> None:
+        getattr(device.xp, function).at(out, key, g)
+    return patch.object(scatter, "combine_in_order", combine)
 
 
 def leading_one_dropped() -> Context:

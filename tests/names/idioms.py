@@ -33,7 +33,7 @@ IDIOMS: dict[str, list[str]] = {
         "gt.allclose(x,x)",
         "gt.isclose(x,x)",
         "gt.gather(x,1,gt.zeros((4,1),dtype=gt.int64))",
-        "gt.scatter_add",
+        "gt.zeros(3).scatter_add(0, i, gt.ones(3)), gt.zeros(3).at[i].add(1.0)",
         "gt.masked_fill(x,x>0,0)",
         "gt.nan_to_num(x)",
         "gt.argwhere(x>0)",
@@ -338,7 +338,6 @@ ON_A_GPU = {"x.cuda()", "net.cuda()", "gt.tensor([1.],device='cuda')"}
 
 SAID: dict[str, str] = {  # what a line that does not run says, as a pattern
     "gt.softmax(x)": r"wanted the axis whose values add up to 1, such as dim=-1",
-    "gt.scatter_add": r"F\.one_hot\(index, n\)",
     "gt.histogram(x)": r"gt\.bincount\(gt\.searchsorted\(edges, x",
     "gt.interp(x,x,x)": r"wanted two 1-d tensors of one length: interp\(x, xp, fp\)",
     "gt.lgamma(x)": r"scipy\.special\.gammaln\(x\.numpy\(\)\)",

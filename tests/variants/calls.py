@@ -146,6 +146,11 @@ def _list_of(function: Function) -> Function:
     return lambda *tensors, **params: function(list(tensors), **params)
 
 
+def _along_dim(function: Function) -> Function:
+    """The function whose dim stands between its tensors."""
+    return lambda x, *tensors, dim: function(x, dim, *tensors)
+
+
 _IMAGE, _SIGNAL = (2, 4, 5, 6), (2, 4, 7)
 _LOSS = [_s((3, 5), (3, 5), reduction="mean"), _s((7,), (7,), reduction="none"),
          _s((2, 3), (2, 3), reduction="sum")]
@@ -222,6 +227,22 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     "percentile": (lambda x, q: gt.percentile(x, q), [_s((3, 5), draw=distinct, q=30)]),
     "quantile": (lambda x, q, **params: gt.quantile(x, q, **params), [
         _s((3, 5), draw=distinct, q=0.3), _s((2, 6), draw=distinct, q=(0.2, 1.0), axis=-1)]),
+    # -- scattering
+    **{name: (_along_dim(getattr(gt, name)), [
+        _s((4, 3), (2, 3), (5, 3), draw=(normal, below(4), normal), dim=0),
+        _s((2, 5), (2, 7), (2, 7), draw=(normal, below(5), normal), dim=1)])
+       for name in ("scatter", "scatter_add")},
+    "scatter_reduce": (
+        lambda x, index, src, *, reduce: gt.scatter_reduce(x, 0, index, src, reduce), [
+            _s((4, 3), (5, 3), (5, 3), draw=(normal, below(4), normal), reduce=reduce)
+            for reduce in ("amax", "mean")]),
+    "index_add": (_along_dim(gt.index_add), [
+        _s((4, 3), (5,), (5, 3), draw=(normal, below(4), normal), dim=0)]),
+    "put_along_axis": (lambda x, indices, values: gt.put_along_axis(x, indices, values, axis=1), [
+        _s((2, 4), (2, 3), (2, 1), draw=(normal, below(4), normal))]),
+    "masked_scatter": (None, [_s((3, 4), (4,), (12,), draw=(normal, boolean, normal))]),
+    **{name: (None, [_s((5, 2), (5,), draw=(normal, below(3)), num_segments=4)])
+       for name in ("segment_max", "segment_min", "segment_sum")},
     # -- products and linear algebra
     "linalg.gemm_into": (None, [_s((2, 5), (2, 3), (3, 5), alpha=2.0, beta=0.5),
                                 _s((3, 5), (2, 3), (5, 2), transpose_a=True, transpose_b=True)]),

@@ -42,9 +42,10 @@ NO_LEADING_AXES = {
     "Tensor.T", "Tensor.__bool__", "Tensor.__complex__", "Tensor.__float__", "Tensor.__index__",
     "Tensor.__int__", "Tensor.__iter__", "Tensor.item", "Tensor.permute_dims", "Tensor.reshape",
     "Tensor.tolist", "allclose", "argwhere", "bincount", "broadcast_to", "convolve", "corrcoef",
-    "cov", "diag", "gradient", "linalg.outer", "meshgrid", "nonzero", "percentile", "permute_dims",
-    "quantile", "repeat of counts", "reshape", "unique", "unique_all", "unique_counts",
-    "unique_inverse", "unique_values", "vstack",
+    "cov", "diag", "gradient", "index_add", "linalg.outer", "masked_scatter", "meshgrid", "nonzero",
+    "percentile", "permute_dims", "put_along_axis", "quantile", "repeat of counts", "reshape",
+    "scatter", "scatter_add", "scatter_reduce", "segment_max", "segment_min", "segment_sum",
+    "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values", "vstack",
     *(f"nn.functional.{name}" for name in (
         "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
         "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",
@@ -58,7 +59,7 @@ NO_LEADING_AXES = {
 
 # Of these, the functions with rows along the first axis that do not depend on each other.
 ROWS = {
-    "linalg.outer", "meshgrid",
+    "linalg.outer", "meshgrid", "put_along_axis", "scatter", "scatter_add",
     *(f"nn.functional.{name}" for name in (
         "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
         "avg_pool2d", "batch_norm", "channel_shuffle", "conv1d", "conv2d", "conv_transpose1d",

@@ -109,6 +109,13 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
         "function": _sum, "primals": (normal(4, 3),), "shadows": (normal(2, 4, 3),)},
     "linearize": lambda: {"function": _sum, "primals": normal(4, 3)},
     "vjp": lambda: {"function": _sum, "primals": normal(4, 3)},
+    "index_add": lambda: {
+        "x": normal(4, 3), "dim": 0, "index": gt.tensor([1, 1]), "source": normal(2, 3)},
+    **{name: lambda: {"x": normal(4, 3), "dim": 1, "index": gt.tensor([[0, 2]] * 4),
+                      "src": normal(4, 2)} for name in ("scatter", "scatter_add")},
+    "scatter_reduce": lambda: {
+        "x": normal(4, 3), "dim": 1, "index": gt.tensor([[0, 2]] * 4), "src": normal(4, 2),
+        "reduce": "amax"},
     "imag": lambda: {"x": gt.tensor([1j, 2])},
     "linspace": lambda: {"start": 0, "stop": 1, "num": 5},
     "result_type": lambda: {"arrays_and_dtypes": normal(3)},

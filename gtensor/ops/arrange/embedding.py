@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import host
+from gtensor.backend import device_of, host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, below, normal
 from gtensor.ops.arrange.class_indices import check_range
 from gtensor.ops.arrange.index_keys import ARRAY
+from gtensor.ops.arrange.scatter import combine_in_order
 from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import batch_size, numbers, spread
@@ -83,7 +84,10 @@ def _scatter_gpu(
     flat = g.reshape(indices.size, columns).astype(total.dtype, copy=False)  # columns may be 0
     if padding_idx is not None:
         flat = flat * (indices.reshape(-1, 1) != padding_idx)
-    xp.add.at(total, indices.reshape(-1), flat)
+    if settings.repeatable:
+        combine_in_order(device_of(g), "add", total, (indices.reshape(-1),), flat)
+    else:
+        xp.add.at(total, indices.reshape(-1), flat)
     if out is None:
         return total.astype(g.dtype, copy=False)
     if total is not out:
@@ -157,7 +161,7 @@ embedding_grad = op(
     samples=[Sample(((*shape, 3), shape), (normal, below(4)), {"rows": 4, "padding_idx": pad})
              for shape, pad in (((5,), None), ((2, 3), 1), ((0,), None), ((), None))],
     doc="Rows of g (..., D) added up by index into (rows, D), but those of padding_idx. On a GPU "
-        "by atomics, which is not repeatable bit for bit.",
+        "by atomics, or with GTENSOR_REPEATABLE=1 in one order.",
 )
 
 embedding_op = op(
@@ -178,7 +182,8 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
     The row padding_idx (from 0, or from the end if negative) gets no gradient. Indices out of range
     raise ValueError. On a GPU the range is not checked, since that would wait, and such an index
     selects any row; GTENSOR_DEBUG=1 checks it.
-    On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
+    On a GPU the gradient sums up repeated indices by atomics; GTENSOR_REPEATABLE=1 makes its bits
+    repeat.
 
     Raises TypeError for indices that are not integers.
     """

@@ -84,7 +84,7 @@ scatter_along_op = op(
              for s, i, a in _SHAPES],
     doc="Zeros of `shape` with g added at indices along an axis: the adjoint of take_along_axis. "
         "Half types are summed in a float32 copy of the output. On a GPU repeated indices are "
-        "summed by atomics, which is not repeatable bit for bit.",
+        "summed by atomics, or with GTENSOR_REPEATABLE=1 in one order.",
 )
 
 take_along_op = op(
@@ -109,7 +109,8 @@ def take_along_axis(
     On a GPU the range is not checked, since that would wait, and such an index selects any element;
     GTENSOR_DEBUG=1 checks it.
 
-    On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
+    On a GPU the gradient sums up repeated indices by atomics; GTENSOR_REPEATABLE=1 makes its bits
+    repeat.
     """
     if dim is not None:
         axis = given_axis("take_along_axis", axis, dim, -1)

@@ -205,7 +205,7 @@ scatter_add = op(
     samples=_adjoint_samples(_GATHERS),
     doc="Zeros of `shape` with g added at `key`, repeated places summed: the adjoint of gather. "
         "Half types are summed in a float32 copy of the output. On a GPU repeated places are "
-        "summed by atomics, which is not repeatable bit for bit.",
+        "summed by atomics, or with GTENSOR_REPEATABLE=1 in one order.",
 )
 
 
@@ -221,7 +221,8 @@ def get_item(x: Tensor, key: object) -> Tensor:
     On a GPU the range of index arrays is not checked, since that would wait, and an index out of it
     selects any element; GTENSOR_DEBUG=1 checks it.
 
-    On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
+    On a GPU the gradient sums up repeated indices by atomics; GTENSOR_REPEATABLE=1 makes its bits
+    repeat.
     """
     parts, indices = normalized(x, key, x.requires_grad)
     return _selected(x, parts, indices, key)
@@ -247,7 +248,8 @@ def take(
     On a GPU the range is not checked, since that would wait, and such an index selects any slice;
     GTENSOR_DEBUG=1 checks it.
 
-    On a GPU the gradient sums up repeated indices by atomics, which is not repeatable bit for bit.
+    On a GPU the gradient sums up repeated indices by atomics; GTENSOR_REPEATABLE=1 makes its bits
+    repeat.
     """
     if axis is None and x.ndim != 1:
         raise ValueError(f"take of a tensor of shape {x.shape} without an axis; wanted one")

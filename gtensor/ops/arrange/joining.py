@@ -214,8 +214,8 @@ def repeat(
     A tensor of repeats has one count for all, or one for each; on a GPU it is waited for, since the
     result's shape depends on it. Raises ValueError for negative or misfitting counts.
 
-    With a count for each, a GPU sums up the gradient by atomics, which is not repeatable bit for
-    bit.
+    With a count for each, a GPU sums up the gradient by atomics; GTENSOR_REPEATABLE=1 makes its
+    bits repeat.
     """
     if dim is not None:
         axis = given_axis("repeat", axis, dim)

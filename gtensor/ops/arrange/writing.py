@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,7 +105,7 @@ def _set_item_path(
     device: Device, x: Array, value: Array | Scalar, *indices: Array, key: Key,
     out: Array | None = None,
 ) -> Array:
-    key = filled(key, indices)
+    key = filled(key, tuple([_in_order(i) for i in indices]))
     if out is None:
         out = device.copy(x, label="set_item")
     elif out is not x:
@@ -118,6 +118,13 @@ def _set_item_path(
         target, places = rows
         target[places] = value
     return out
+
+
+def _in_order(index: Array) -> Array:
+    """The index in C order: NumPy writes in the order of an index's memory."""
+    if type(index) is not np.ndarray or index.flags.c_contiguous:
+        return index
+    return index.copy()
 
 
 def _set_item_gpu(
@@ -211,8 +218,8 @@ def set_item(x: Tensor, key: object, value: Operand) -> None:
     given = given_values(value, x.device, "x[key] = value")
     try:
         part, target = _selected(x, parts, indices, np.ndim(_raw(given)) == 0)
-        fitted = given if target is None else _fitted(given, target)
-        _write(x, parts, indices, part, fitted)
+        values = given if target is None else fitted(given, target, "x[key] = value")
+        _write(x, parts, indices, part, values)
     except IndexError as error:
         raise IndexError(f"{described(key, x.shape)}: {error}") from None
 
@@ -222,20 +229,28 @@ def _write(
     value: Tensor | Array | Scalar,
 ) -> None:
     """x[key] = value for a value of a shape that fits; `part` is x[key] if that is a view."""
-    kind = np.result_type(_raw(value))
+    value = taken(x, value, "x[key] = value")
+    params = {"key": key}
+    if part is None or not isinstance(value, Tensor) or not in_place.written_back(
+            set_item_op, x, part, value, params):
+        in_place.write(set_item_op, x, value, params, indices)
+
+
+def taken(x: Tensor, value: Any, what: str) -> Any:
+    """A value that is to be written into x. Raises TypeError if that would lose a part of it."""
+    kind = value.dtype if isinstance(value, Tensor) else np.result_type(value)
     if x.dtype.kind == "V" and kind.kind != "c":  # ml_dtypes: any real value goes in
         kind = x.dtype
     loses_parts = kind.kind == "c" and x.dtype.kind != "c"
     number = isinstance(value, (bool, int, float))
     if loses_parts or not number and not np.can_cast(kind, x.dtype, "same_kind"):
-        raise TypeError(f"x[key] = value with a value of dtype {kind} into dtype {x.dtype}; "
+        raise TypeError(f"{what} with a value of dtype {kind} into dtype {x.dtype}; "
                         "convert it with astype() first")
-    if isinstance(value, float) and x.dtype.kind in INTEGERS:  # beside it the op would promote x
+    if isinstance(value, float) and not isfinite(value) and x.dtype.kind in "iu":
+        raise TypeError(f"{what} with the value {value} into dtype {x.dtype}; wanted a finite one")
+    if isinstance(value, float) and x.dtype.kind in INTEGERS:  # beside it an op would promote x
         value = bool(value) if x.dtype.kind == "b" else int(value)
-    params = {"key": key}
-    if part is None or not isinstance(value, Tensor) or not in_place.written_back(
-            set_item_op, x, part, value, params):
-        in_place.write(set_item_op, x, value, params, indices)
+    return value
 
 
 def _raw(value: Tensor | Array | Scalar) -> Array | Scalar:
@@ -257,7 +272,7 @@ def _selected(
     return None, selected_shape(filled(key, tuple(i._array for i in indices)), x.shape)
 
 
-def _fitted(value: Any, target: tuple[int, ...]) -> Tensor | Array | Scalar:
+def fitted(value: Any, target: tuple[int, ...], what: str) -> Any:
     """The value without leading axes of size 1 that the selection lacks, as NumPy allows."""
     shape = np.shape(_raw(value))
     extra = max(0, len(shape) - len(target))
@@ -267,7 +282,7 @@ def _fitted(value: Any, target: tuple[int, ...]) -> Tensor | Array | Scalar:
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(f"x[key] = value with a value of shape {shape} where the key selects "
+        raise ValueError(f"{what} with a value of shape {shape} where the key selects "
                          f"shape {target}; wanted a shape that broadcasts to it")
     if not extra:
         return value

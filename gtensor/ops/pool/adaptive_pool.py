@@ -48,7 +48,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: int | tuple[int | None, int 
 
     Where output_size does not divide the image's size the windows are first copied side by side: at
     most (1 + OH / H) * (1 + OW / W) times the image, rounded up to whole windows. The gradient of
-    the copies is summed up on a GPU by atomics, which is not repeatable bit for bit.
+    the copies is summed up on a GPU by atomics; GTENSOR_REPEATABLE=1 makes its bits repeat.
     """
     wanted = _adaptive_size("adaptive_max_pool2d", 2, input, output_size)
     kernel = []
