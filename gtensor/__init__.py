@@ -77,10 +77,27 @@ if TYPE_CHECKING:
     from gtensor import testing as testing
     from gtensor import train as train
     from gtensor.amp import autocast
-    from gtensor.composed.comparing import allclose, isclose, nan_to_num
-    from gtensor.composed.curves import convolve, gradient, interp, trapezoid
+    from gtensor.composed.comparing import allclose, isclose, isin, nan_to_num
+    from gtensor.composed.curves import (
+        convolve,
+        correlate,
+        cumulative_trapezoid,
+        gradient,
+        interp,
+        trapezoid,
+    )
+    from gtensor.composed.distances import cdist, renorm
     from gtensor.composed.formulas import fmod, lerp
-    from gtensor.composed.matrices import diag, kron, logspace, tril_indices, triu_indices
+    from gtensor.composed.histograms import digitize, histogram, histogramdd
+    from gtensor.composed.matrices import (
+        diag,
+        diag_embed,
+        kron,
+        logspace,
+        tril_indices,
+        triu_indices,
+    )
+    from gtensor.composed.missing import nanmean, nanmedian, nanquantile, nansum
     from gtensor.composed.shapes import argwhere, hstack, swapaxes, unique, vstack
     from gtensor.composed.statistics import bincount, corrcoef, cov, median, percentile, quantile
     from gtensor.composed.typed_names import *
@@ -106,6 +123,7 @@ if TYPE_CHECKING:
         vjp,
         vmap,
     )
+    from gtensor.ops.scan.running import cummax, cummin, logcumsumexp
 else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
@@ -117,13 +135,17 @@ else:
             "value_and_grad", "vjp", "vmap",
         ), "gtensor.func"),
         **{name: f"gtensor.composed.{module}" for module, names in {
-            "comparing": "allclose isclose nan_to_num",
-            "curves": "convolve gradient interp trapezoid",
+            "comparing": "allclose isclose isin nan_to_num",
+            "curves": "convolve correlate cumulative_trapezoid gradient interp trapezoid",
+            "distances": "cdist renorm",
             "formulas": "fmod lerp",
-            "matrices": "diag kron logspace tril_indices triu_indices",
+            "histograms": "digitize histogram histogramdd",
+            "matrices": "diag diag_embed kron logspace tril_indices triu_indices",
+            "missing": "nanmean nanmedian nanquantile nansum",
             "shapes": "argwhere hstack swapaxes unique vstack",
             "statistics": "bincount corrcoef cov median percentile quantile",
         }.items() for name in names.split()},
+        **dict.fromkeys(("cummax", "cummin", "logcumsumexp"), "gtensor.ops.scan.running"),
         **dict.fromkeys(("Event", "stream"), "gtensor.execution.streams"),
         "Graph": "gtensor.execution.graphs", "autocast": "gtensor.amp",
         **dict.fromkeys(("CaptureError", "capture"), "gtensor.execution.steps.captured"),
@@ -192,6 +214,7 @@ __all__ = [
     "broadcast_to",
     "can_cast",
     "capture",
+    "cdist",
     "ceil",
     "checkpoint",
     "clip",
@@ -203,13 +226,17 @@ __all__ = [
     "convolve",
     "copysign",
     "corrcoef",
+    "correlate",
     "cos",
     "cosh",
     "count_nonzero",
     "cov",
     "cuda_device_count",
+    "cummax",
+    "cummin",
     "cumulative_prod",
     "cumulative_sum",
+    "cumulative_trapezoid",
     "custom_jvp",
     "custom_vjp",
     "d",
@@ -218,7 +245,9 @@ __all__ = [
     "detect_anomaly",
     "device",
     "diag",
+    "diag_embed",
     "diff",
+    "digitize",
     "distributed",
     "divide",
     "e",
@@ -252,6 +281,8 @@ __all__ = [
     "greater",
     "greater_equal",
     "hessian",
+    "histogram",
+    "histogramdd",
     "hstack",
     "hvp",
     "hypot",
@@ -267,6 +298,7 @@ __all__ = [
     "isclose",
     "isdtype",
     "isfinite",
+    "isin",
     "isinf",
     "isnan",
     "jacfwd",
@@ -287,6 +319,7 @@ __all__ = [
     "log2",
     "log10",
     "logaddexp",
+    "logcumsumexp",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -309,6 +342,10 @@ __all__ = [
     "multiply",
     "nan",
     "nan_to_num",
+    "nanmean",
+    "nanmedian",
+    "nanquantile",
+    "nansum",
     "negative",
     "newaxis",
     "nextafter",
@@ -335,6 +372,7 @@ __all__ = [
     "real",
     "reciprocal",
     "remainder",
+    "renorm",
     "repeat",
     "reshape",
     "result_type",

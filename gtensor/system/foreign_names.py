@@ -116,9 +116,10 @@ ALIASES: dict[str, dict[str, str]] = {
         "cosh": "gtensor:cosh",
         "count_nonzero": "gtensor:count_nonzero",
         "cov": "gtensor:cov",
+        "cummax": "gtensor:cummax", "cummin": "gtensor:cummin",
         "cumprod": "gtensor:cumulative_prod", "cumulative_prod": "gtensor:cumulative_prod",
         "cumsum": "gtensor:cumulative_sum", "cumulative_sum": "gtensor:cumulative_sum",
-        "diag": "gtensor:diag",
+        "diag": "gtensor:diag", "diag_embed": "gtensor:diag_embed",
         "diff": "gtensor:diff",
         "div": "gtensor:divide", "divide": "gtensor:divide", "true_divide": "gtensor:divide",
         "eq": "gtensor:equal",
@@ -145,12 +146,15 @@ ALIASES: dict[str, dict[str, str]] = {
         "logical_not": "gtensor:logical_not",
         "logical_or": "gtensor:logical_or",
         "logical_xor": "gtensor:logical_xor",
+        "logcumsumexp": "gtensor:logcumsumexp",
         "logsumexp": "gtensor:logsumexp",
         "maximum": "gtensor:maximum",
         "median": "gtensor:median",
         "minimum": "gtensor:minimum",
         "mul": "gtensor:multiply", "multiply": "gtensor:multiply",
         "nan_to_num": "gtensor:nan_to_num",
+        "nanmean": "gtensor:nanmean", "nanmedian": "gtensor:nanmedian",
+        "nanquantile": "gtensor:nanquantile", "nansum": "gtensor:nansum",
         "ne": "gtensor:not_equal", "not_equal": "gtensor:not_equal",
         "neg": "gtensor:negative", "negative": "gtensor:negative",
         "positive": "gtensor:positive",
@@ -158,6 +162,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "quantile": "gtensor:quantile",
         "reciprocal": "gtensor:reciprocal",
         "remainder": "gtensor:remainder",
+        "renorm": "gtensor:renorm",
         "roll": "gtensor:roll",
         "sign": "gtensor:sign",
         "sin": "gtensor:sin",
@@ -319,7 +324,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "flipud": "gt.flip(x, 0)",
         "rot90": "gt.flip(gt.matrix_transpose(x), -2)",
         "dstack": "gt.concat([x[..., None] for x in arrays], 2) for matrices",
-        "isin": "(x[..., None] == values).any(-1)",
         "shape": "x.shape",
         "ndim": "x.ndim",
         "size": "x.size",
@@ -335,20 +339,12 @@ SENTENCES: dict[str, dict[str, str]] = {
         "set_default_tensor_type": (
             'gt.set_default_device("cuda") says where new tensors are; give dtype= for another '
             'dtype than float32'),
-        "nansum": (
-            "gt.sum(gt.nan_to_num(x)), or gt.sum(gt.where(gt.isnan(x), 0, x)) where x has "
-            "infinities"),
-        "nanmean": "gt.sum(gt.where(gt.isnan(x), 0, x)) / gt.sum(~gt.isnan(x))",
         "nanmax": "gt.max(gt.where(gt.isnan(x), -gt.inf, x))",
         "nanmin": "gt.min(gt.where(gt.isnan(x), gt.inf, x))",
         "average": "gt.mean(x), or gt.sum(x * weights) / gt.sum(weights)",
         "ptp": "gt.max(x) - gt.min(x)",
-        "digitize": 'gt.searchsorted(edges, x, side="right")',
         "bucketize": "gt.searchsorted(edges, x)",
-        **dict.fromkeys(("histogram", "histc"), (
-            'gt.bincount(gt.searchsorted(edges, x.flatten(), side="right"), '
-            "minlength=len(edges) + 1)[1:-1] counts from each edge to below the next; "
-            'np.histogram(x.numpy()) counts on the CPU')),
+        "histc": "gt.histogram(x, edges).hist counts between edges, or in so many equal bins",
         "scatter": (
             "y = x.clone(); y[index] = src writes at index arrays; gt.take_along_axis reads along "
             "an axis"),
@@ -375,7 +371,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "angle": "gt.atan2(gt.imag(x), gt.real(x))",
         "complex": "real + 1j * imag, or gt.complex64 for the dtype",
         "polar": "r * gt.exp(1j * angle)",
-        "cdist": "gt.linalg.vector_norm(x1[:, None] - x2[None], axis=-1)",
         "dist": "gt.linalg.vector_norm(x1 - x2)",
         "baddbmm": "input + gt.matmul(x1, x2)",
         "logdet": "gt.linalg.slogdet(x).logabsdet",
@@ -449,10 +444,7 @@ SENTENCES: dict[str, dict[str, str]] = {
         "where": "gt.where(condition, x, y)",
         "mode": "gt.unique_counts(x) gives the values and how often each occurs",
         "kthvalue": "gt.sort(x, axis=-1)[..., k - 1]",
-        "cummax": "gt.max(x[..., :i]) for each i; there is no running maximum",
-        "histc": (
-            'gt.bincount(gt.searchsorted(edges, x.flatten(), side="right"), '
-            "minlength=len(edges) + 1)[1:-1] counts from each edge to below the next"),
+        "histc": "gt.histogram(x, edges).hist counts between edges, or in so many equal bins",
         "scatter": "y = x.clone(); y[index] = src",
         "scatter_": (
             "x[index] = src writes at index arrays; x[gt.arange(n), index] = 1 for one place of "

@@ -39,6 +39,7 @@ IDIOMS: dict[str, list[str]] = {
         "gt.argwhere(x>0)",
         "gt.bincount(i)",
         "gt.histogram(x)",
+        "gt.histc(x)",
         "gt.interp(x,x,x)",
         "gt.gradient(x)",
         "gt.convolve(y,y)",
@@ -339,7 +340,7 @@ ON_A_GPU = {"x.cuda()", "net.cuda()", "gt.tensor([1.],device='cuda')"}
 SAID: dict[str, str] = {  # what a line that does not run says, as a pattern
     "gt.softmax(x)": r"wanted the axis whose values add up to 1, such as dim=-1",
     "gt.scatter_add": r"F\.one_hot\(index, n\)",
-    "gt.histogram(x)": r"gt\.bincount\(gt\.searchsorted\(edges, x",
+    "gt.histc(x)": r"gt\.histogram\(x, edges\)\.hist",
     "gt.interp(x,x,x)": r"wanted two 1-d tensors of one length: interp\(x, xp, fp\)",
     "gt.lgamma(x)": r"scipy\.special\.gammaln\(x\.numpy\(\)\)",
     "gt.digamma(x)": r"scipy\.special\.digamma\(x\.numpy\(\)\)",

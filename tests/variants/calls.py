@@ -200,8 +200,12 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     # -- compositions
     "allclose": (None, [_s((2, 3), (2, 3)), _s((4,), (4,), atol=3.0)]),
     "isclose": (None, [_s((2, 3), (2, 3), atol=1.0), _s((4,), ())]),
+    "isin": (None, [_s((2, 3), (4,), draw=below(6)), _s((5,), (2, 2), draw=below(3), invert=True)]),
     "nan_to_num": (None, [_s((2, 3)), _s((4,), draw=below(9))]),
     "convolve": (None, [_s((7,), (3,)), _s((4,), (6,), mode="same")]),
+    "correlate": (None, [_s((7,), (3,)), _s((4,), (6,), mode="same")]),
+    "cumulative_trapezoid": (lambda *x, **params: gt.cumulative_trapezoid(*x, **params), [
+        _s((2, 5), dx=0.5), _s((3, 4), (4,), initial=0.0), _s((4, 2), axis=0)]),
     "gradient": (None, [_s((2, 5)), _s((6, 2), axis=0), _s((5,))]),
     "interp": (lambda x, xp, fp: gt.interp(x, gt.sort(xp), fp), [_s((3, 2), (5,), (5,))]),
     "trapezoid": (lambda *tensors, **params: gt.trapezoid(*tensors, **params), [
@@ -209,6 +213,7 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     "fmod": (None, [_s((2, 3), (2, 3), draw=(normal, apart)), _s((4,), (), draw=(normal, apart))]),
     "lerp": (None, [_s((2, 3), (2, 3), ()), _s((4,), (4,), (4,))]),
     "diag": (None, [_s((4,)), _s((3, 4), k=1), _s((3,), k=-2)]),
+    "diag_embed": (None, [_s((2, 4)), _s((3,), offset=-1), _s((2, 3), dim1=0, dim2=-2)]),
     "kron": (None, [_s((2, 3), (3, 2)), _s((3,), (2, 2))]),
     "argwhere": (None, [_s((3, 4), draw=below(2)), _s((5,), draw=below(2))]),
     "hstack": (_list_of(gt.hstack), [_s((2, 3), (2, 2)), _s((3,), (4,))]),
@@ -216,6 +221,25 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     "swapaxes": (lambda x, axes: gt.swapaxes(x, *axes), [_s((2, 3, 4), axes=(-1, -3))]),
     "unique": (None, [_s((3, 4), draw=below(4)), _s((7,), return_counts=True)]),
     "bincount": (None, [_s((9,), draw=below(4))]),
+    "digitize": (lambda x, bins, right: gt.digitize(x, gt.sort(bins), right), [
+        _s((3, 4), (5,), right=False), _s((6,), (3,), right=True)]),
+    "histogram": (lambda x, **params: gt.histogram(x, **params).hist, [
+        _s((3, 4), bins=5), _s((9,), bins=4, range=(-1.0, 1.0), density=True)]),
+    "histogram of weights": (lambda x, weights: gt.histogram(
+        x, 3, (-1.0, 1.0), weights=weights).hist, [_s((3, 4), (3, 4))]),
+    "histogramdd": (lambda x: gt.histogramdd(x, (2, 3)).hist, [_s((9, 2))]),
+    "cummax": (lambda x, **params: gt.cummax(x, **params)[:2], [
+        _s((3, 5), draw=distinct, dim=-1), _s((4, 2), draw=distinct, dim=-2)]),
+    "cummin": (lambda x, **params: gt.cummin(x, **params)[:2], [_s((3, 5), draw=distinct, dim=-1)]),
+    "logcumsumexp": (None, [_s((3, 5), dim=-1), _s((4, 2), dim=-2)]),
+    "cdist": (None, [_s((2, 3, 4), (5, 4)), _s((27, 2), (3, 2)), _s((3, 2), (4, 2), p=1.0)]),
+    "renorm": (lambda x, p, dim, maxnorm: gt.renorm(x, p, dim, maxnorm), [
+        _s((3, 4), p=2.0, dim=-1, maxnorm=1.0), _s((2, 3, 2), p=1.0, dim=-2, maxnorm=3.0)]),
+    "nansum": (None, [_s((3, 4)), _s((2, 3), axis=-1)]),
+    "nanmean": (None, [_s((3, 4)), _s((2, 3), axis=-1, keepdims=True)]),
+    "nanmedian": (None, [_s((3, 5), draw=distinct), _s((2, 6), draw=distinct, axis=-1)]),
+    "nanquantile": (lambda x, q, **params: gt.nanquantile(x, q, **params), [
+        _s((3, 5), draw=distinct, q=0.3), _s((2, 6), draw=distinct, q=(0.2, 1.0), axis=-1)]),
     "corrcoef": (None, [_s((3, 7))]),
     "cov": (None, [_s((3, 5)), _s((6,), correction=0.0)]),
     "median": (None, [_s((3, 5), draw=distinct), _s((2, 6), draw=distinct, axis=-1)]),

@@ -440,8 +440,9 @@ _SIZED_OTHERWISE = (  # by values, or by steps
     "argwhere", "bincount", "repeat of counts", "Tensor.__getitem__")
 # The result over no elements is that over one neutral element: 0, or one of these.
 _NEUTRAL = {"prod": 1.0, "all": 1.0, "linalg.det": 1.0, "linalg.slogdet": 1.0,
-            "logsumexp": -np.inf, "searchsorted": np.inf}
-_MEANS = ("mean", "var", "std", "cov")
+            "logsumexp": -np.inf, "searchsorted": np.inf, "digitize": np.inf, "isin": 99,
+            "histogram": np.nan, "histogramdd": np.nan}
+_MEANS = ("mean", "var", "std", "cov", "nanmean")
 
 
 def _shapes(what: str, call: Call, size: int, seed: int, found: Outcome) -> None:
@@ -524,7 +525,8 @@ def zero_d(call: Call, seed: int, device: str) -> None:
 
 _AXES_OF_0D = (  # whose results have axes where their input has none
     "broadcast_to", "flatten", "tile", "unique_all", "unique_counts", "unique_inverse",
-    "unique_values", "unique", "vstack", "hstack", "quantile")
+    "unique_values", "unique", "vstack", "hstack", "quantile", "nanquantile", "histogram",
+    "histogram of weights")
 
 
 def _as(shaped: Arrays, arrays: Arrays) -> Arrays:

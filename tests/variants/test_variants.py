@@ -42,8 +42,9 @@ NO_LEADING_AXES = {
     "Tensor.T", "Tensor.__bool__", "Tensor.__complex__", "Tensor.__float__", "Tensor.__index__",
     "Tensor.__int__", "Tensor.__iter__", "Tensor.item", "Tensor.permute_dims", "Tensor.reshape",
     "Tensor.tolist", "allclose", "argwhere", "bincount", "broadcast_to", "convolve", "corrcoef",
-    "cov", "diag", "gradient", "linalg.outer", "meshgrid", "nonzero", "percentile", "permute_dims",
-    "quantile", "repeat of counts", "reshape", "unique", "unique_all", "unique_counts",
+    "correlate", "cov", "diag", "gradient", "histogram", "histogram of weights", "histogramdd",
+    "linalg.outer", "meshgrid", "nanquantile", "nonzero", "percentile", "permute_dims", "quantile",
+    "renorm", "repeat of counts", "reshape", "unique", "unique_all", "unique_counts",
     "unique_inverse", "unique_values", "vstack",
     *(f"nn.functional.{name}" for name in (
         "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
