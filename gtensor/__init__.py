@@ -99,8 +99,10 @@ if TYPE_CHECKING:
     )
     from gtensor.composed.missing import nanmean, nanmedian, nanquantile, nansum
     from gtensor.composed.shapes import argwhere, hstack, swapaxes, unique, vstack
+    from gtensor.composed.spectra import istft, stft
     from gtensor.composed.statistics import bincount, corrcoef, cov, median, percentile, quantile
     from gtensor.composed.typed_names import *
+    from gtensor.composed.windows import bartlett, blackman, hamming, hanning, kaiser
     from gtensor.engine.walk.anomaly import detect_anomaly
     from gtensor.execution.graphs import Graph
     from gtensor.execution.steps.captured import CaptureError, capture
@@ -143,7 +145,9 @@ else:
             "matrices": "diag diag_embed kron logspace tril_indices triu_indices",
             "missing": "nanmean nanmedian nanquantile nansum",
             "shapes": "argwhere hstack swapaxes unique vstack",
+            "spectra": "istft stft",
             "statistics": "bincount corrcoef cov median percentile quantile",
+            "windows": "bartlett blackman hamming hanning kaiser",
         }.items() for name in names.split()},
         **dict.fromkeys(("cummax", "cummin", "logcumsumexp"), "gtensor.ops.scan.running"),
         **dict.fromkeys(("Event", "stream"), "gtensor.execution.streams"),
@@ -201,6 +205,7 @@ __all__ = [
     "atanh",
     "autocast",
     "autograd",
+    "bartlett",
     "bfloat16",
     "bincount",
     "bitwise_and",
@@ -209,6 +214,7 @@ __all__ = [
     "bitwise_or",
     "bitwise_right_shift",
     "bitwise_xor",
+    "blackman",
     "bool",
     "broadcast_arrays",
     "broadcast_to",
@@ -280,6 +286,8 @@ __all__ = [
     "gradient",
     "greater",
     "greater_equal",
+    "hamming",
+    "hanning",
     "hessian",
     "histogram",
     "histogramdd",
@@ -301,11 +309,13 @@ __all__ = [
     "isin",
     "isinf",
     "isnan",
+    "istft",
     "jacfwd",
     "jacobian",
     "jacrev",
     "jvp",
     "jvp_batched",
+    "kaiser",
     "kron",
     "lerp",
     "less",
@@ -393,6 +403,7 @@ __all__ = [
     "squeeze",
     "stack",
     "std",
+    "stft",
     "stream",
     "subtract",
     "sum",

@@ -34,7 +34,7 @@ LATE_MODULES = {f"gtensor.{name}" for name in (
     "memory.trace.timelines", "ops.scan.linear_scan", "profiler.find_owners", "train")}
 
 LATE_OPS = {"all_gather", "all_reduce", "context_add", "context_dot", "context_mix",
-            "context_mix_into", "gru", "gru_grad", "linear_scan", "linear_scan_grad",
+            "context_mix_into", "expm", "gru", "gru_grad", "linear_scan", "linear_scan_grad",
             "logcumsumexp", "logcumsumexp_grad", "lstm", "lstm_grad", "packed_attention",
             "packed_attention_grad", "reduce_scatter", "rotary", "running_extreme",
             "weigh_gradient"}

@@ -38,7 +38,8 @@ ALIASES: dict[str, dict[str, str]] = {
         "functional": "gtensor.nn.functional:", "utils": "gtensor.composed.utils:",
         "amax": "gtensor.composed.extremes:amax", "amin": "gtensor.composed.extremes:amin",
         "cross": "gtensor.composed.matrices:cross", "det": "gtensor.linalg:det",
-        "ger": "gtensor.linalg:outer",
+        "cholesky_solve": "gtensor.linalg:cholesky_solve", "ger": "gtensor.linalg:outer",
+        "matrix_exp": "gtensor.linalg:expm",
         "inverse": "gtensor.linalg:inv", "matrix_power": "gtensor.linalg:matrix_power",
         "outer": "gtensor.linalg:outer", "pinverse": "gtensor.linalg:pinv",
         "slogdet": "gtensor.linalg:slogdet",
@@ -66,6 +67,11 @@ ALIASES: dict[str, dict[str, str]] = {
         "unflatten": "gtensor.ops.arrange.shape:unflatten",
         "addcdiv": "gtensor.composed.formulas:addcdiv",
         "addcmul": "gtensor.composed.formulas:addcmul",
+        "bartlett_window": "gtensor.composed.windows:bartlett_window",
+        "blackman_window": "gtensor.composed.windows:blackman_window",
+        "hamming_window": "gtensor.composed.windows:hamming_window",
+        "hann_window": "gtensor.composed.windows:hann_window",
+        "kaiser_window": "gtensor.composed.windows:kaiser_window",
         "clamp_max": "gtensor.composed.formulas:clamp_max",
         "clamp_min": "gtensor.composed.formulas:clamp_min",
         "exp2": "gtensor.composed.formulas:exp2",
@@ -269,6 +275,7 @@ ALIASES: dict[str, dict[str, str]] = {
     },
     "gtensor.linalg": {
         "LinAlgError": "numpy.linalg:LinAlgError", "inverse": "inv",
+        "matrix_exp": "expm",
     },
     "gtensor.fft": {
     },
@@ -385,7 +392,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "polyfit": (
             "gt.linalg.pinv(x[:, None] ** gt.arange(n + 1)) @ y gives the coefficients, the "
             "lowest first"),
-        "stft": "gt.fft.rfft(frames * window), whose frames are x[starts[:, None] + gt.arange(n)]",
         "view_as_real": "gt.stack([gt.real(x), gt.imag(x)], axis=-1)",
         "view_as_complex": "x[..., 0] + 1j * x[..., 1]",
         "as_strided": (
@@ -543,14 +549,12 @@ SENTENCES: dict[str, dict[str, str]] = {
         "eigvals": (
             "gt.linalg.eigvalsh(x) if x is symmetric or Hermitian; else "
             "np.linalg.eigvals(x.numpy()), on the CPU and without a gradient"),
-        **dict.fromkeys(("expm", "matrix_exp"), (
-                "not there yet: of a symmetric x, w, v = gt.linalg.eigh(x) and (v * gt.exp(w)) @"
-                " v.mT; else scipy.linalg.expm(x.numpy()), without a gradient")),
         "logm": (
             "gt.asarray(scipy.linalg.logm(x.numpy())) computes it on the CPU, without a gradient"),
         "sqrtm": (
             "w, v = gt.linalg.eigh(x) and (v * gt.sqrt(w)) @ v.mT of a symmetric x; else "
             "scipy.linalg.sqrtm(x.numpy())"),
+        "kron": "gt.kron(a, b)",
         "multi_dot": "a @ b @ c",
         "dot": "a @ b",
         "matvec": "(a @ x[..., None])[..., 0]",
@@ -563,9 +567,8 @@ SENTENCES: dict[str, dict[str, str]] = {
             "ldl_solve"), (
                 "gt.linalg.solve(a, b) for systems, gt.linalg.det(a) for determinants; "
                 "scipy.linalg.lu(a.numpy()) has the factors")),
-        "cho_factor": "gt.linalg.cholesky(a), then two gt.linalg.solve_triangular",
-        "cho_solve": (
-            "gt.linalg.solve_triangular(l.mT, gt.linalg.solve_triangular(l, b, upper=False))"),
+        "cho_factor": "gt.linalg.cholesky(a), then gt.linalg.cholesky_solve(b, l)",
+        "cho_solve": "gt.linalg.cholesky_solve(b, l) of a lower factor l",
         "householder_product": "gt.linalg.qr(x) gives the orthogonal factor itself",
         "tensorinv": "gt.linalg.inv of x reshaped to a square matrix",
         "tensorsolve": "gt.linalg.solve of a reshaped to a square matrix",
@@ -587,10 +590,6 @@ SENTENCES: dict[str, dict[str, str]] = {
         "idctn": "scipy.fft.idctn(x.numpy()) computes it on the CPU, without a gradient",
         "dstn": "scipy.fft.dstn(x.numpy()) computes it on the CPU, without a gradient",
         "idstn": "scipy.fft.idstn(x.numpy()) computes it on the CPU, without a gradient",
-        "hfft2": 'gt.fft.irfft2(x.conj(), norm="forward"), with s= the sizes',
-        "hfftn": 'gt.fft.irfftn(x.conj(), norm="forward"), with s= the sizes',
-        "ihfft2": 'gt.fft.rfft2(x, norm="forward").conj()',
-        "ihfftn": 'gt.fft.rfftn(x, norm="forward").conj()',
         "next_fast_len": "any length is transformed; scipy.fft.next_fast_len(n) finds a fast one",
     },
     "gtensor.nn": {

@@ -226,7 +226,7 @@ IDIOMS: dict[str, list[str]] = {
         "gt.linalg.solve_triangular(x.T@x,y)",
         "gt.linalg.cholesky(x.T@x)",
         "gt.linalg.eig(x.T@x)",
-        "gt.linalg.expm(x)",
+        "gt.linalg.expm(x.T@x)",
         "gt.linalg.cond(x)",
     ],
     "net": [
@@ -382,7 +382,6 @@ SAID: dict[str, str] = {  # what a line that does not run says, as a pattern
     "gt.vmap(lambda a: a.item())(y)": r"return it from the function instead",
     "gt.random.default_rng(0)": r"gt\.random\.manual_seed\(0\) seeds the generator",
     "gt.linalg.eig(x.T@x)": r"gt\.linalg\.eigh\(x\) if x is symmetric",
-    "gt.linalg.expm(x)": r"\(v \* gt\.exp\(w\)\) @ v\.mT",
     "net.register_full_backward_hook(lambda m,i,o: None)": r"module\.register_forward_hook\(hook\)",
     "gt.optim.LBFGS(net.parameters())": r"scipy\.optimize\.minimize\(f, x0, jac=True",
     "nn.Conv3d(1,1,3)": r"nn\.Conv2d on x\.swapaxes\(1, 2\)",

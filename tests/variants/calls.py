@@ -66,7 +66,7 @@ WITHOUT = {
         "per_example_grad value_and_grad vjp vmap"),
     "makes a tensor of numbers": (
         "arange empty eye full linspace logspace ones tril_indices triu_indices zeros "
-        "fft.fftfreq fft.rfftfreq"),
+        "bartlett blackman hamming hanning kaiser fft.fftfreq fft.rfftfreq"),
     "asks about dtypes, or answers one": "can_cast finfo iinfo isdtype result_type",
     "sets or asks for the state of the process": (
         "__array_namespace_info__ cuda_device_count default_device detect_anomaly device "
@@ -253,6 +253,9 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
                                   _s((3, 4), ord="nuc"), _s((3, 4), ord=-np.inf)]),
     "linalg.cond": (_of_heavy_diagonals(L.cond), [
         _s((3, 4)), _s((2, 3, 3), p=1), _s((4, 2), p=-2)]),
+    "linalg.cholesky_solve": (lambda b, a, upper: L.cholesky_solve(b, a, upper), [
+        _s((3, 2), (3, 3), draw=(normal, near_identity), upper=False),
+        _s((2, 3, 2), (3, 3), draw=(normal, near_identity), upper=True)]),
     "linalg.lstsq": (lambda x, y: L.lstsq(x, y)[:2], [
         _s(*shapes, draw=(_invertible, normal)) for shapes in (
             ((4, 3), (4,)), ((2, 3, 4), (2, 3, 2)), ((3, 3), (2, 3, 1)))]),
@@ -270,9 +273,15 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     "linalg.trace": (None, [_s((3, 4)), _s((2, 3, 3), offset=1), _s((3, 3), draw=below(9))]),
     # -- Fourier transforms
     **{f"fft.{name}": (None, _ONE_FFT) for name in ("fft", "ifft", "rfft", "ihfft")},
+    "istft": (None, [_s((2, 5, 4), draw=complex_normal, n_fft=8, center=False),
+                     _s((4, 5), draw=complex_normal, n_fft=7, hop_length=3)]),
+    "stft": (None, [_s((2, 18), n_fft=8), _s((19,), n_fft=7, hop_length=3, center=False)]),
+    "stft with a window": (lambda x, window: gt.stft(x, 6, 2, 5, window, pad_mode="constant"), [
+        _s((2, 11), (5,))]),
     **{f"fft.{name}": (None, _BACK_FFT) for name in ("irfft", "hfft")},
     **{f"fft.{name}": (None, _MANY_FFT) for name in (
-        "fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2")},
+        "fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2", "hfftn",
+        "ihfftn", "hfft2", "ihfft2")},
     **{f"fft.{name}": (None, [_s((2, 5), axes=-1), _s((2, 5))])
        for name in ("fftshift", "ifftshift")},
     # -- neural networks

@@ -246,7 +246,7 @@ def precision(name: str, call: Call, seed: int, device: str) -> None:
 
 
 _OF_A_SPECTRUM = (  # half types count as complex64
-    "fft.irfft", "fft.hfft", "fft.irfftn", "fft.irfft2")
+    "fft.irfft", "fft.hfft", "fft.irfftn", "fft.irfft2", "fft.hfftn", "fft.hfft2", "istft")
 
 
 def in_dtype(call: Call, full: np.dtype, dtype: np.dtype) -> np.dtype:
@@ -437,7 +437,7 @@ def empty(call: Call, seed: int, device: str) -> None:
 _AS_MANY_AS_ROWS = ("unstack", "Tensor.__iter__", "Tensor.tolist")  # results
 _SIZED_OTHERWISE = (  # by values, or by steps
     "unique_all", "unique_counts", "unique_inverse", "unique_values", "nonzero", "unique",
-    "argwhere", "bincount", "repeat of counts", "Tensor.__getitem__")
+    "argwhere", "bincount", "repeat of counts", "Tensor.__getitem__", "stft with a window")
 # The result over no elements is that over one neutral element: 0, or one of these.
 _NEUTRAL = {"prod": 1.0, "all": 1.0, "linalg.det": 1.0, "linalg.slogdet": 1.0,
             "logsumexp": -np.inf, "searchsorted": np.inf, "digitize": np.inf, "isin": 99,
