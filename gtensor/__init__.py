@@ -77,10 +77,27 @@ if TYPE_CHECKING:
     from gtensor import testing as testing
     from gtensor import train as train
     from gtensor.amp import autocast
-    from gtensor.composed.comparing import allclose, isclose, nan_to_num
-    from gtensor.composed.curves import convolve, gradient, interp, trapezoid
+    from gtensor.composed.comparing import allclose, isclose, isin, nan_to_num
+    from gtensor.composed.curves import (
+        convolve,
+        correlate,
+        cumulative_trapezoid,
+        gradient,
+        interp,
+        trapezoid,
+    )
+    from gtensor.composed.distances import cdist, renorm
     from gtensor.composed.formulas import fmod, lerp
-    from gtensor.composed.matrices import diag, kron, logspace, tril_indices, triu_indices
+    from gtensor.composed.histograms import digitize, histogram, histogramdd
+    from gtensor.composed.matrices import (
+        diag,
+        diag_embed,
+        kron,
+        logspace,
+        tril_indices,
+        triu_indices,
+    )
+    from gtensor.composed.missing import nanmean, nanmedian, nanquantile, nansum
     from gtensor.composed.scattering import (
         index_add,
         masked_scatter,
@@ -93,8 +110,10 @@ if TYPE_CHECKING:
         segment_sum,
     )
     from gtensor.composed.shapes import argwhere, hstack, swapaxes, unique, vstack
+    from gtensor.composed.spectra import istft, stft
     from gtensor.composed.statistics import bincount, corrcoef, cov, median, percentile, quantile
     from gtensor.composed.typed_names import *
+    from gtensor.composed.windows import bartlett, blackman, hamming, hanning, kaiser
     from gtensor.engine.walk.anomaly import detect_anomaly
     from gtensor.execution.graphs import Graph
     from gtensor.execution.steps.captured import CaptureError, capture
@@ -117,6 +136,7 @@ if TYPE_CHECKING:
         vjp,
         vmap,
     )
+    from gtensor.ops.scan.running import cummax, cummin, logcumsumexp
 else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
@@ -128,15 +148,21 @@ else:
             "value_and_grad", "vjp", "vmap",
         ), "gtensor.func"),
         **{name: f"gtensor.composed.{module}" for module, names in {
-            "comparing": "allclose isclose nan_to_num",
-            "curves": "convolve gradient interp trapezoid",
+            "comparing": "allclose isclose isin nan_to_num",
+            "curves": "convolve correlate cumulative_trapezoid gradient interp trapezoid",
+            "distances": "cdist renorm",
             "formulas": "fmod lerp",
-            "matrices": "diag kron logspace tril_indices triu_indices",
+            "histograms": "digitize histogram histogramdd",
+            "matrices": "diag diag_embed kron logspace tril_indices triu_indices",
+            "missing": "nanmean nanmedian nanquantile nansum",
             "scattering": "index_add masked_scatter put_along_axis scatter scatter_add "
                           "scatter_reduce segment_max segment_min segment_sum",
             "shapes": "argwhere hstack swapaxes unique vstack",
+            "spectra": "istft stft",
             "statistics": "bincount corrcoef cov median percentile quantile",
+            "windows": "bartlett blackman hamming hanning kaiser",
         }.items() for name in names.split()},
+        **dict.fromkeys(("cummax", "cummin", "logcumsumexp"), "gtensor.ops.scan.running"),
         **dict.fromkeys(("Event", "stream"), "gtensor.execution.streams"),
         "Graph": "gtensor.execution.graphs", "autocast": "gtensor.amp",
         **dict.fromkeys(("CaptureError", "capture"), "gtensor.execution.steps.captured"),
@@ -192,6 +218,7 @@ __all__ = [
     "atanh",
     "autocast",
     "autograd",
+    "bartlett",
     "bfloat16",
     "bincount",
     "bitwise_and",
@@ -200,11 +227,13 @@ __all__ = [
     "bitwise_or",
     "bitwise_right_shift",
     "bitwise_xor",
+    "blackman",
     "bool",
     "broadcast_arrays",
     "broadcast_to",
     "can_cast",
     "capture",
+    "cdist",
     "ceil",
     "checkpoint",
     "clip",
@@ -216,13 +245,17 @@ __all__ = [
     "convolve",
     "copysign",
     "corrcoef",
+    "correlate",
     "cos",
     "cosh",
     "count_nonzero",
     "cov",
     "cuda_device_count",
+    "cummax",
+    "cummin",
     "cumulative_prod",
     "cumulative_sum",
+    "cumulative_trapezoid",
     "custom_jvp",
     "custom_vjp",
     "d",
@@ -231,7 +264,9 @@ __all__ = [
     "detect_anomaly",
     "device",
     "diag",
+    "diag_embed",
     "diff",
+    "digitize",
     "distributed",
     "divide",
     "e",
@@ -264,7 +299,11 @@ __all__ = [
     "gradient",
     "greater",
     "greater_equal",
+    "hamming",
+    "hanning",
     "hessian",
+    "histogram",
+    "histogramdd",
     "hstack",
     "hvp",
     "hypot",
@@ -281,13 +320,16 @@ __all__ = [
     "isclose",
     "isdtype",
     "isfinite",
+    "isin",
     "isinf",
     "isnan",
+    "istft",
     "jacfwd",
     "jacobian",
     "jacrev",
     "jvp",
     "jvp_batched",
+    "kaiser",
     "kron",
     "lerp",
     "less",
@@ -301,6 +343,7 @@ __all__ = [
     "log2",
     "log10",
     "logaddexp",
+    "logcumsumexp",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -324,6 +367,10 @@ __all__ = [
     "multiply",
     "nan",
     "nan_to_num",
+    "nanmean",
+    "nanmedian",
+    "nanquantile",
+    "nansum",
     "negative",
     "newaxis",
     "nextafter",
@@ -351,6 +398,7 @@ __all__ = [
     "real",
     "reciprocal",
     "remainder",
+    "renorm",
     "repeat",
     "reshape",
     "result_type",
@@ -377,6 +425,7 @@ __all__ = [
     "squeeze",
     "stack",
     "std",
+    "stft",
     "stream",
     "subtract",
     "sum",

@@ -20,6 +20,7 @@ from gtensor.ops.linalg.gemm import gemm_into, matmul
 from gtensor.ops.linalg.norms import diagonal, matrix_norm, norm, trace, vector_norm
 from gtensor.ops.linalg.singular_values import svd, svdvals
 from gtensor.ops.linalg.solving import (
+    cholesky_solve,
     cond,
     det,
     inv,
@@ -37,15 +38,18 @@ from gtensor.system.written_code import enter as _enter
 if TYPE_CHECKING:  # names of other libraries
     from numpy.linalg import LinAlgError as LinAlgError
 
+    from gtensor.ops.linalg.exponential import expm
+
     inverse = inv
+    matrix_exp = expm
 else:
-    __getattr__, __dir__ = _late(__name__)
+    __getattr__, __dir__ = _late(__name__, {"expm": "gtensor.ops.linalg.exponential"})
 
 __all__ = [
-    "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "gemm_into", "inv", "lstsq",
-    "matmul", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "norm", "outer",
-    "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace",
-    "vecdot", "vector_norm",
+    "cholesky", "cholesky_solve", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "expm",
+    "gemm_into", "inv", "lstsq", "matmul", "matrix_norm", "matrix_power", "matrix_rank",
+    "matrix_transpose", "norm", "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular",
+    "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
 ]
 
 _enter(globals())

@@ -1,20 +1,34 @@
-"""Comparison up to a tolerance, and numbers in the place of those that are not finite."""
+"""Comparison up to a tolerance or with a set, and numbers in the place of those not finite."""
 
 from __future__ import annotations
 
 import builtins
 from typing import TYPE_CHECKING
 
-from gtensor.creation.dtypes import finfo, float64
-from gtensor.creation.new_tensors import asarray
-from gtensor.ops import abs, all, clone, equal, isfinite, isinf, isnan, less_equal, where
+from gtensor.creation.dtypes import finfo, float64, result_type
+from gtensor.creation.new_tensors import asarray, zeros_like
+from gtensor.ops import (
+    abs,
+    all,
+    clip,
+    clone,
+    equal,
+    flatten,
+    isfinite,
+    isinf,
+    isnan,
+    less_equal,
+    searchsorted,
+    sort,
+    where,
+)
 from gtensor.ops.define.arguments import takes_arrays
 from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Operand, Tensor
 
-__all__ = ["allclose", "isclose", "nan_to_num"]
+__all__ = ["allclose", "isclose", "isin", "nan_to_num"]
 
 
 def isclose(
@@ -38,6 +52,27 @@ def allclose(
 ) -> builtins.bool:
     """Whether all elements are close, as `isclose` says: True or False. Waits for the GPU."""
     return builtins.bool(all(isclose(x1, x2, rtol, atol, equal_nan)))
+
+
+@takes_arrays
+def isin(x1: Tensor, x2: Tensor, /, *, invert: bool = False) -> Tensor:
+    """Whether each element of x1 is one of x2: booleans of x1's shape; whether not, if `invert`.
+
+    The array API's and NumPy's. NaN is in no set. It sorts x2, so that memory is that of both
+    tensors. Raises TypeError for complex numbers, and for kinds that have no common dtype.
+
+        gt.isin(gt.tensor([1, 5, 2]), [2, 1])                  # [True, False, True]
+    """
+    if "c" in (x1.dtype.kind, x2.dtype.kind):
+        raise TypeError(f"isin of dtypes {x1.dtype} and {x2.dtype}; wanted real numbers")
+    dtype = result_type(x1, x2)
+    x1, x2 = (x.detach().astype("uint8" if dtype.kind == "b" else dtype) for x in (x1, x2))
+    if x2.size:
+        known = sort(flatten(x2))
+        found = equal(known[clip(searchsorted(known, x1), 0, known.size - 1)], x1)
+    else:
+        found = zeros_like(x1, dtype="bool")
+    return ~found if invert else found
 
 
 @takes_arrays

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING
 
+from gtensor.creation.new_tensors import full
 from gtensor.ops import (
     broadcast_to,
     clip,
     concat,
+    conj,
+    cumulative_sum,
     flip,
     moveaxis,
     reshape,
@@ -25,7 +28,7 @@ from gtensor.system.written_code import enter
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Tensor
 
-__all__ = ["convolve", "gradient", "interp", "trapezoid"]
+__all__ = ["convolve", "correlate", "cumulative_trapezoid", "gradient", "interp", "trapezoid"]
 
 
 @takes_arrays
@@ -38,6 +41,32 @@ def trapezoid(
     A 1-d x lies along the axis; raises ValueError for another number of places than of values.
     """
     axis = axis if dim is None else given_axis("trapezoid", axis, dim, -1)
+    return sum(_areas("trapezoid", y, x, dx, axis), axis=-1) * 0.5
+
+
+@takes_arrays
+def cumulative_trapezoid(
+    y: Tensor, x: Tensor | None = None, /, dx: float = 1.0, axis: int = -1, *,
+    initial: float | None = None, dim: int | None = None,
+) -> Tensor:
+    """The areas under y from the first place to the second, the third, ... along `axis`.
+
+    SciPy's and PyTorch's; x, dx and errors as of `trapezoid`. The axis is one shorter; `initial`,
+    which SciPy wants to be 0, is put before the areas and makes it as long.
+
+        gt.cumulative_trapezoid(gt.tensor([1.0, 2.0, 4.0]))            # [1.5, 4.5]
+    """
+    name = "cumulative_trapezoid"
+    axis = axis if dim is None else given_axis(name, axis, dim, -1)
+    found = cumulative_sum(_areas(name, y, x, dx, axis), axis=-1) * 0.5
+    if initial is not None and y.shape[axis]:
+        first = full((*found.shape[:-1], 1), initial, dtype=found.dtype, device=found.device)
+        found = concat([first, found], -1)
+    return moveaxis(found, -1, axis)
+
+
+def _areas(name: str, y: Tensor, x: Tensor | None, dx: float, axis: int) -> Tensor:
+    """Twice the area between each two neighbours, along the last axis."""
     y = floats(y)
     rows = moveaxis(y, axis, -1)
     steps: Tensor | float = dx
@@ -46,10 +75,10 @@ def trapezoid(
         if x.ndim != 1:  # its axes are the last ones of y
             places = moveaxis(reshape(x, (1,) * (y.ndim - x.ndim) + x.shape), axis, -1)
         if places.shape[-1] != rows.shape[-1]:
-            raise ValueError(f"trapezoid of shape {y.shape} along axis {axis} at places of shape "
+            raise ValueError(f"{name} of shape {y.shape} along axis {axis} at places of shape "
                              f"{x.shape}; wanted as many places as values")
         steps = places[..., 1:] - places[..., :-1]
-    return sum((rows[..., 1:] + rows[..., :-1]) * steps, axis=-1) * 0.5
+    return (rows[..., 1:] + rows[..., :-1]) * steps
 
 
 def gradient(
@@ -124,6 +153,23 @@ def convolve(x1: Tensor, x2: Tensor, /, mode: str = "full") -> Tensor:
                    padding=0 if mode == "valid" else beyond)
     found = reshape(found, (-1,))
     return found[beyond // 2:beyond // 2 + long.size] if mode == "same" else found
+
+
+@takes_arrays
+def correlate(x1: Tensor, x2: Tensor, /, mode: str = "valid") -> Tensor:
+    """The sums of x1[n + k] * conj(x2[n]) over n for each shift k, of two 1-d tensors: NumPy's.
+
+    `mode` as of `convolve`. Raises ValueError for other modes or shapes.
+
+        gt.correlate(gt.tensor([1.0, 2.0, 3.0]), gt.tensor([0.0, 1.0]))        # [2, 3]
+    """
+    if x1.ndim != 1 or x2.ndim != 1 or not x1.size or not x2.size:
+        raise ValueError(f"correlate of shapes {x1.shape} and {x2.shape}; wanted two 1-d tensors")
+    if mode not in ("full", "same", "valid"):
+        raise ValueError(f"correlate was given mode={mode!r}; wanted 'full', 'same' or 'valid'")
+    if x1.size < x2.size:  # as NumPy, whose middle part of an even size then begins one later
+        return flip(conj(correlate(x2, x1, mode)))
+    return convolve(x1, flip(conj(x2)), mode)
 
 
 enter(globals())

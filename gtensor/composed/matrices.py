@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from gtensor.backend import get_default_dtype
 from gtensor.creation.new_tensors import linspace, ones
 from gtensor.engine.handle.namespaces import recorded
-from gtensor.ops import clone, matmul, nonzero, pow, reshape, tril, triu
+from gtensor.ops import clone, matmul, moveaxis, nonzero, pow, reshape, tril, triu
+from gtensor.ops.arrange.shape import axis_index
 from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.linalg.contractions import cross as vector_product
 from gtensor.ops.linalg.norms import diagonal, trace, vector_norm
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Tensor
     from gtensor.ops.reduce.reductions import Axis
 
-__all__ = ["diag", "kron", "logspace", "tril_indices", "triu_indices"]
+__all__ = ["diag", "diag_embed", "kron", "logspace", "tril_indices", "triu_indices"]
 
 
 @takes_arrays
@@ -35,6 +36,26 @@ def diag(x: Tensor, /, k: int = 0) -> Tensor:
         raise ValueError(f"diag of a tensor of shape {x.shape}; wanted one or two axes "
                          "(gt.linalg.diagonal takes batches of matrices)")
     return clone(diagonal(x, offset=k))
+
+
+@takes_arrays
+def diag_embed(x: Tensor, /, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Matrices with the rows of x, its last axis, on a diagonal, else zeros. PyTorch's.
+
+    The rows of the matrices are the axis `dim1` of the result, their columns `dim2`. Raises
+    ValueError for a 0-d x and for one axis twice.
+
+        gt.diag_embed(gt.ones((5, 3))).shape                           # (5, 3, 3)
+    """
+    if not x.ndim:
+        raise ValueError("diag_embed of a 0-d tensor; wanted at least one dimension")
+    rows, columns = (axis_index(dim, x.ndim + 1, "diag_embed") for dim in (dim1, dim2))
+    if rows == columns:
+        raise ValueError(f"diag_embed was given dim1={dim1} and dim2={dim2} for a result of "
+                         f"{x.ndim + 1} dimensions; wanted two of them")
+    n = x.shape[-1] + abs(offset)
+    found = recorded.undiagonal(x, offset=offset, shape=(*x.shape[:-1], n, n))
+    return moveaxis(found, (-2, -1), (rows, columns))
 
 
 @takes_arrays

@@ -52,33 +52,45 @@ def quantile(
 
     Raises ValueError for a q outside 0 to 1, and over no elements, TypeError for complex numbers.
     """
-    if x.dtype.kind == "c":
-        raise TypeError(f"quantile of a tensor of dtype {x.dtype}; wanted real numbers, which have "
-                        "an order")
     axis, keepdims = torch_words("quantile", axis, dim, keepdims, keepdim)
-    places, several = _numbers(q)
-    if not builtins.all(0 <= p <= 1 for p in places):
-        raise ValueError(f"quantile was given q={q}; wanted numbers from 0 to 1")
-    axes = normalize_axis(axis, x.ndim, "quantile")
-    shape = kept_shape(x.shape, axes, keepdims)
-    rows = reshape(moveaxis(floats(x), axes, range(-len(axes), 0)),
-                   (*kept_shape(x.shape, axes, False), reduced(x.shape, axes)))
-    if not rows.shape[-1]:
-        raise ValueError(f"quantile over axis {axis} of a tensor of shape {x.shape}; wanted at "
-                         "least one element")
+    places, several = numbers_of("quantile", q, 1)
+    rows, shape = rows_over("quantile", x, axis, keepdims)
     ordered = sort(rows)
     unknown = isnan(ordered[..., -1])  # where the last is NaN one of them is
     found = [reshape(where(unknown, nan, _between(ordered, p)), shape) for p in places]
     return stack(found) if several else found[0]
 
 
-def _numbers(q: float | Sequence[float] | Tensor) -> tuple[list[float], bool]:
-    """The numbers as a list, and whether they were several."""
+def rows_over(
+    name: str, x: Tensor, axis: Axis, keepdims: bool
+) -> tuple[Tensor, tuple[int, ...]]:
+    """x with the elements over `axis` as its last axis, and the shape of a result for each row.
+
+    Raises TypeError for complex numbers, ValueError for rows of no elements.
+    """
+    if x.dtype.kind == "c":
+        raise TypeError(f"{name} of a tensor of dtype {x.dtype}; wanted real numbers, which have "
+                        "an order")
+    axes = normalize_axis(axis, x.ndim, name)
+    rows = reshape(moveaxis(floats(x), axes, range(-len(axes), 0)),
+                   (*kept_shape(x.shape, axes, False), reduced(x.shape, axes)))
+    if not rows.shape[-1]:
+        raise ValueError(f"{name} over axis {axis} of a tensor of shape {x.shape}; wanted at "
+                         "least one element")
+    return rows, kept_shape(x.shape, axes, keepdims)
+
+
+def numbers_of(
+    name: str, q: float | Sequence[float] | Tensor, most: int
+) -> tuple[list[float], bool]:
+    """The numbers as a list, and whether they were several. ValueError outside 0 to `most`."""
     given: Any = q.tolist() if isinstance(q, Tensor) else q
     several = isinstance(given, (list, tuple))
     numbers = list(given) if several else [given]
     if not builtins.all(isinstance(n, Real) for n in numbers):
-        raise TypeError(f"q={q!r} given; wanted a number from 0 to 1, or several")
+        raise TypeError(f"{name} was given q={q!r}; wanted a number from 0 to {most}, or several")
+    if not builtins.all(0 <= n <= most for n in numbers):
+        raise ValueError(f"{name} was given q={q}; wanted numbers from 0 to {most}")
     return numbers, several
 
 
@@ -95,9 +107,7 @@ def percentile(
     x: Tensor, q: float | Sequence[float], /, axis: Axis = None, *, keepdims: bool = False
 ) -> Tensor:
     """`quantile` of q / 100. Raises ValueError for a q outside 0 to 100."""
-    places, several = _numbers(q)
-    if not builtins.all(0 <= p <= 100 for p in places):
-        raise ValueError(f"percentile was given q={q}; wanted numbers from 0 to 100")
+    places, several = numbers_of("percentile", q, 100)
     shares = [p / 100 for p in places]
     return quantile(x, shares if several else shares[0], axis, keepdims=keepdims)
 

@@ -18,6 +18,7 @@ from gtensor.composed import matrices as _matrices
 from gtensor.composed import shapes as _shapes
 from gtensor.composed import tensor_methods as _tensor_methods
 from gtensor.composed import utils as utils
+from gtensor.composed import windows as _windows
 from gtensor.creation import dtypes as _dtypes
 from gtensor.creation import new_tensors as _new_tensors
 from gtensor.engine.handle import context as _context
@@ -58,13 +59,16 @@ ascontiguousarray = _tensor_methods.contiguous
 asnumpy = _tensor.Tensor.numpy
 atleast_1d = _shapes.atleast_1d
 atleast_2d = _shapes.atleast_2d
+bartlett_window = _windows.bartlett_window
 bernoulli = _random.bernoulli
 bitwise_not = invert = _ops.bitwise_invert
+blackman_window = _windows.blackman_window
 bmm = mm = mv = _ops.matmul
 bool_ = _dtypes.bool
 cat = concatenate = _ops.concat
 cdouble = _dtypes.complex128
 cfloat = _dtypes.complex64
+cholesky_solve = _linalg.cholesky_solve
 chunk = _shapes.chunk
 clamp = _ops.clip
 clamp_max = _formulas.clamp_max
@@ -97,6 +101,8 @@ ger = outer = _linalg.outer
 get_rng_state = _random.get_state
 gt = _ops.greater
 half = _dtypes.float16
+hamming_window = _windows.hamming_window
+hann_window = _windows.hann_window
 identity = _new_tensors.eye
 index_select = _shapes.index_select
 inference_mode = _context.no_grad
@@ -104,12 +110,14 @@ int = _dtypes.int32
 int_ = intp = long = _dtypes.int64
 inverse = _linalg.inv
 is_tensor = _formulas.is_tensor
+kaiser_window = _windows.kaiser_window
 le = _ops.less_equal
 left_shift = _ops.bitwise_left_shift
 log_softmax = _functional.log_softmax
 lt = _ops.less
 masked_fill = _shapes.masked_fill
 masked_select = _shapes.masked_select
+matrix_exp = _linalg.expm
 matrix_power = _linalg.matrix_power
 mod = _ops.remainder
 movedim = _ops.moveaxis

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import gtensor.nn  # noqa: F401  whose ops come with it
+import gtensor.nn  # whose ops come with it
+import gtensor.ops.linalg.exponential
+import gtensor.ops.scan.running  # noqa: F401  whose ops come with it
 from gtensor.backend import Device, cuda_device_count, get_device
 from gtensor.engine.tape.op import Op, registry
 from gtensor.system.late_imports import late as _late

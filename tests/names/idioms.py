@@ -39,6 +39,7 @@ IDIOMS: dict[str, list[str]] = {
         "gt.argwhere(x>0)",
         "gt.bincount(i)",
         "gt.histogram(x)",
+        "gt.histc(x)",
         "gt.interp(x,x,x)",
         "gt.gradient(x)",
         "gt.convolve(y,y)",
@@ -225,7 +226,7 @@ IDIOMS: dict[str, list[str]] = {
         "gt.linalg.solve_triangular(x.T@x,y)",
         "gt.linalg.cholesky(x.T@x)",
         "gt.linalg.eig(x.T@x)",
-        "gt.linalg.expm(x)",
+        "gt.linalg.expm(x.T@x)",
         "gt.linalg.cond(x)",
     ],
     "net": [
@@ -338,7 +339,7 @@ ON_A_GPU = {"x.cuda()", "net.cuda()", "gt.tensor([1.],device='cuda')"}
 
 SAID: dict[str, str] = {  # what a line that does not run says, as a pattern
     "gt.softmax(x)": r"wanted the axis whose values add up to 1, such as dim=-1",
-    "gt.histogram(x)": r"gt\.bincount\(gt\.searchsorted\(edges, x",
+    "gt.histc(x)": r"gt\.histogram\(x, edges\)\.hist",
     "gt.interp(x,x,x)": r"wanted two 1-d tensors of one length: interp\(x, xp, fp\)",
     "gt.lgamma(x)": r"scipy\.special\.gammaln\(x\.numpy\(\)\)",
     "gt.digamma(x)": r"scipy\.special\.digamma\(x\.numpy\(\)\)",
@@ -380,7 +381,6 @@ SAID: dict[str, str] = {  # what a line that does not run says, as a pattern
     "gt.vmap(lambda a: a.item())(y)": r"return it from the function instead",
     "gt.random.default_rng(0)": r"gt\.random\.manual_seed\(0\) seeds the generator",
     "gt.linalg.eig(x.T@x)": r"gt\.linalg\.eigh\(x\) if x is symmetric",
-    "gt.linalg.expm(x)": r"\(v \* gt\.exp\(w\)\) @ v\.mT",
     "net.register_full_backward_hook(lambda m,i,o: None)": r"module\.register_forward_hook\(hook\)",
     "gt.optim.LBFGS(net.parameters())": r"scipy\.optimize\.minimize\(f, x0, jac=True",
     "nn.Conv3d(1,1,3)": r"nn\.Conv2d on x\.swapaxes\(1, 2\)",

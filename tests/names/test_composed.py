@@ -17,6 +17,13 @@ import gtensor as gt
 VECTOR, MATRIX, CUBE = (5,), (3, 4), (2, 3, 4)
 Case = tuple[Callable[..., Any], Callable[..., Any], tuple[tuple[int, ...], ...]]
 
+
+
+def _distances(a: torch.Tensor, b: torch.Tensor, p: float) -> torch.Tensor:
+    """torch.cdist, whose gradient PyTorch cannot differentiate."""
+    return torch.linalg.vector_norm(a[..., :, None, :] - b[..., None, :, :], p, dim=-1)
+
+
 LIKE_TORCH: dict[str, Case] = {  # gtensor's function, PyTorch's, shapes of the inputs
     "kron": (gt.kron, torch.kron, (MATRIX, (2, 3))),
     "kron, axes": (gt.kron, torch.kron, (VECTOR, CUBE)),
@@ -48,6 +55,24 @@ LIKE_TORCH: dict[str, Case] = {  # gtensor's function, PyTorch's, shapes of the 
         ((2, 3, 3), (3, 3))),
     "trapezoid along the first axis": (lambda y: gt.trapezoid(y, dx=0.5, axis=0),
                                        lambda y: torch.trapezoid(y, dx=0.5, dim=0), (MATRIX,)),
+    "cumulative_trapezoid": (gt.cumulative_trapezoid, torch.cumulative_trapezoid, (MATRIX,)),
+    "cumulative_trapezoid at places": (
+        lambda y, x: gt.cumulative_trapezoid(y, x, dim=1),
+        lambda y, x: torch.cumulative_trapezoid(y, x, dim=1), ((2, 3, 3), (3, 3))),
+    "diag_embed": (gt.diag_embed, torch.diag_embed, (MATRIX,)),
+    "diag_embed of axes": (lambda x: x.diag_embed(-1, 2, 0),
+                           lambda x: x.diag_embed(-1, 2, 0), (MATRIX,)),
+    "cdist": (gt.cdist, lambda a, b: _distances(a, b, 2), (CUBE, (5, 4))),
+    "cdist by a product": (gt.cdist, lambda a, b: _distances(a, b, 2), ((27, 3), (4, 3))),
+    "cdist of another norm": (lambda a, b: gt.cdist(a, b, 3), lambda a, b: _distances(a, b, 3),
+                              (MATRIX, MATRIX)),
+    "renorm": (lambda x: x.renorm(2, 0, 1.5), lambda x: x.renorm(2, 0, 1.5), (MATRIX,)),
+    "renorm of another norm": (lambda x: gt.renorm(x, 1, -1, 2.0),
+                               lambda x: torch.renorm(x, 1, -1, 2.0), (CUBE,)),
+    "cummax": (lambda x: x.cummax(1)[0], lambda x: x.cummax(1)[0], (CUBE,)),
+    "cummin": (lambda x: gt.cummin(x, -1).values, lambda x: torch.cummin(x, -1).values, (MATRIX,)),
+    "logcumsumexp": (lambda x: gt.logcumsumexp(x, 0), lambda x: torch.logcumsumexp(x, 0),
+                     (MATRIX,)),
     "gradient": (lambda x: gt.gradient(x, 2.0), lambda x: torch.gradient(x, spacing=2.0)[0],
                  (VECTOR,)),
     "gradient along an axis": (lambda x: gt.gradient(x, axis=1),

@@ -37,7 +37,7 @@ THROUGH = {  # ops without samples, whose inputs must fit each other -> the op t
     "group_norm_sums": "group_norm",
     "inplace_abn_grad": "inplace_abn", "inplace_abn_input": "inplace_abn",
     "linear_grads": "linear", "feed_forward_grads": "feed_forward",
-    "linear_scan_grad": "linear_scan",
+    "linear_scan_grad": "linear_scan", "logcumsumexp_grad": "logcumsumexp",
     "lstm_grad": "lstm", "gru_grad": "gru",
 }
 

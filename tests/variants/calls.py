@@ -66,7 +66,7 @@ WITHOUT = {
         "per_example_grad value_and_grad vjp vmap"),
     "makes a tensor of numbers": (
         "arange empty eye full linspace logspace ones tril_indices triu_indices zeros "
-        "fft.fftfreq fft.rfftfreq"),
+        "bartlett blackman hamming hanning kaiser fft.fftfreq fft.rfftfreq"),
     "asks about dtypes, or answers one": "can_cast finfo iinfo isdtype result_type",
     "sets or asks for the state of the process": (
         "__array_namespace_info__ cuda_device_count default_device detect_anomaly device "
@@ -205,8 +205,12 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     # -- compositions
     "allclose": (None, [_s((2, 3), (2, 3)), _s((4,), (4,), atol=3.0)]),
     "isclose": (None, [_s((2, 3), (2, 3), atol=1.0), _s((4,), ())]),
+    "isin": (None, [_s((2, 3), (4,), draw=below(6)), _s((5,), (2, 2), draw=below(3), invert=True)]),
     "nan_to_num": (None, [_s((2, 3)), _s((4,), draw=below(9))]),
     "convolve": (None, [_s((7,), (3,)), _s((4,), (6,), mode="same")]),
+    "correlate": (None, [_s((7,), (3,)), _s((4,), (6,), mode="same")]),
+    "cumulative_trapezoid": (lambda *x, **params: gt.cumulative_trapezoid(*x, **params), [
+        _s((2, 5), dx=0.5), _s((3, 4), (4,), initial=0.0), _s((4, 2), axis=0)]),
     "gradient": (None, [_s((2, 5)), _s((6, 2), axis=0), _s((5,))]),
     "interp": (lambda x, xp, fp: gt.interp(x, gt.sort(xp), fp), [_s((3, 2), (5,), (5,))]),
     "trapezoid": (lambda *tensors, **params: gt.trapezoid(*tensors, **params), [
@@ -214,6 +218,7 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     "fmod": (None, [_s((2, 3), (2, 3), draw=(normal, apart)), _s((4,), (), draw=(normal, apart))]),
     "lerp": (None, [_s((2, 3), (2, 3), ()), _s((4,), (4,), (4,))]),
     "diag": (None, [_s((4,)), _s((3, 4), k=1), _s((3,), k=-2)]),
+    "diag_embed": (None, [_s((2, 4)), _s((3,), offset=-1), _s((2, 3), dim1=0, dim2=-2)]),
     "kron": (None, [_s((2, 3), (3, 2)), _s((3,), (2, 2))]),
     "argwhere": (None, [_s((3, 4), draw=below(2)), _s((5,), draw=below(2))]),
     "hstack": (_list_of(gt.hstack), [_s((2, 3), (2, 2)), _s((3,), (4,))]),
@@ -221,6 +226,25 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     "swapaxes": (lambda x, axes: gt.swapaxes(x, *axes), [_s((2, 3, 4), axes=(-1, -3))]),
     "unique": (None, [_s((3, 4), draw=below(4)), _s((7,), return_counts=True)]),
     "bincount": (None, [_s((9,), draw=below(4))]),
+    "digitize": (lambda x, bins, right: gt.digitize(x, gt.sort(bins), right), [
+        _s((3, 4), (5,), right=False), _s((6,), (3,), right=True)]),
+    "histogram": (lambda x, **params: gt.histogram(x, **params).hist, [
+        _s((3, 4), bins=5), _s((9,), bins=4, range=(-1.0, 1.0), density=True)]),
+    "histogram of weights": (lambda x, weights: gt.histogram(
+        x, 3, (-1.0, 1.0), weights=weights).hist, [_s((3, 4), (3, 4))]),
+    "histogramdd": (lambda x: gt.histogramdd(x, (2, 3)).hist, [_s((9, 2))]),
+    "cummax": (lambda x, **params: gt.cummax(x, **params)[:2], [
+        _s((3, 5), draw=distinct, dim=-1), _s((4, 2), draw=distinct, dim=-2)]),
+    "cummin": (lambda x, **params: gt.cummin(x, **params)[:2], [_s((3, 5), draw=distinct, dim=-1)]),
+    "logcumsumexp": (None, [_s((3, 5), dim=-1), _s((4, 2), dim=-2)]),
+    "cdist": (None, [_s((2, 3, 4), (5, 4)), _s((27, 2), (3, 2)), _s((3, 2), (4, 2), p=1.0)]),
+    "renorm": (lambda x, p, dim, maxnorm: gt.renorm(x, p, dim, maxnorm), [
+        _s((3, 4), p=2.0, dim=-1, maxnorm=1.0), _s((2, 3, 2), p=1.0, dim=-2, maxnorm=3.0)]),
+    "nansum": (None, [_s((3, 4)), _s((2, 3), axis=-1)]),
+    "nanmean": (None, [_s((3, 4)), _s((2, 3), axis=-1, keepdims=True)]),
+    "nanmedian": (None, [_s((3, 5), draw=distinct), _s((2, 6), draw=distinct, axis=-1)]),
+    "nanquantile": (lambda x, q, **params: gt.nanquantile(x, q, **params), [
+        _s((3, 5), draw=distinct, q=0.3), _s((2, 6), draw=distinct, q=(0.2, 1.0), axis=-1)]),
     "corrcoef": (None, [_s((3, 7))]),
     "cov": (None, [_s((3, 5)), _s((6,), correction=0.0)]),
     "median": (None, [_s((3, 5), draw=distinct), _s((2, 6), draw=distinct, axis=-1)]),
@@ -250,6 +274,9 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
                                   _s((3, 4), ord="nuc"), _s((3, 4), ord=-np.inf)]),
     "linalg.cond": (_of_heavy_diagonals(L.cond), [
         _s((3, 4)), _s((2, 3, 3), p=1), _s((4, 2), p=-2)]),
+    "linalg.cholesky_solve": (lambda b, a, upper: L.cholesky_solve(b, a, upper), [
+        _s((3, 2), (3, 3), draw=(normal, near_identity), upper=False),
+        _s((2, 3, 2), (3, 3), draw=(normal, near_identity), upper=True)]),
     "linalg.lstsq": (lambda x, y: L.lstsq(x, y)[:2], [
         _s(*shapes, draw=(_invertible, normal)) for shapes in (
             ((4, 3), (4,)), ((2, 3, 4), (2, 3, 2)), ((3, 3), (2, 3, 1)))]),
@@ -267,9 +294,15 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     "linalg.trace": (None, [_s((3, 4)), _s((2, 3, 3), offset=1), _s((3, 3), draw=below(9))]),
     # -- Fourier transforms
     **{f"fft.{name}": (None, _ONE_FFT) for name in ("fft", "ifft", "rfft", "ihfft")},
+    "istft": (None, [_s((2, 5, 4), draw=complex_normal, n_fft=8, center=False),
+                     _s((4, 5), draw=complex_normal, n_fft=7, hop_length=3)]),
+    "stft": (None, [_s((2, 18), n_fft=8), _s((19,), n_fft=7, hop_length=3, center=False)]),
+    "stft with a window": (lambda x, window: gt.stft(x, 6, 2, 5, window, pad_mode="constant"), [
+        _s((2, 11), (5,))]),
     **{f"fft.{name}": (None, _BACK_FFT) for name in ("irfft", "hfft")},
     **{f"fft.{name}": (None, _MANY_FFT) for name in (
-        "fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2")},
+        "fftn", "ifftn", "rfftn", "irfftn", "fft2", "ifft2", "rfft2", "irfft2", "hfftn",
+        "ihfftn", "hfft2", "ihfft2")},
     **{f"fft.{name}": (None, [_s((2, 5), axes=-1), _s((2, 5))])
        for name in ("fftshift", "ifftshift")},
     # -- neural networks

@@ -246,7 +246,7 @@ def precision(name: str, call: Call, seed: int, device: str) -> None:
 
 
 _OF_A_SPECTRUM = (  # half types count as complex64
-    "fft.irfft", "fft.hfft", "fft.irfftn", "fft.irfft2")
+    "fft.irfft", "fft.hfft", "fft.irfftn", "fft.irfft2", "fft.hfftn", "fft.hfft2", "istft")
 
 
 def in_dtype(call: Call, full: np.dtype, dtype: np.dtype) -> np.dtype:
@@ -438,14 +438,15 @@ def empty(call: Call, seed: int, device: str) -> None:
 _AS_MANY_AS_ROWS = ("unstack", "Tensor.__iter__", "Tensor.tolist")  # results
 _SIZED_OTHERWISE = (  # by values, or by steps
     "unique_all", "unique_counts", "unique_inverse", "unique_values", "nonzero", "unique",
-    "argwhere", "bincount", "repeat of counts", "Tensor.__getitem__")
+    "argwhere", "bincount", "repeat of counts", "Tensor.__getitem__", "stft with a window")
 # The result over no elements is that over one neutral element: 0, or one of these.
 _NEUTRAL = {"prod": 1.0, "all": 1.0, "linalg.det": 1.0, "linalg.slogdet": 1.0,
-            "logsumexp": -np.inf, "searchsorted": np.inf}
+            "logsumexp": -np.inf, "searchsorted": np.inf, "digitize": np.inf, "isin": 99,
+            "histogram": np.nan, "histogramdd": np.nan}
 # Functions whose result is not one over elements: what no index points at is as it was.
 _AT_INDICES = (
     "put_along_axis", "scatter", "scatter_add", "scatter_reduce", "segment_max", "segment_min")
-_MEANS = ("mean", "var", "std", "cov")
+_MEANS = ("mean", "var", "std", "cov", "nanmean")
 
 
 def _shapes(what: str, call: Call, size: int, seed: int, found: Outcome) -> None:
@@ -528,7 +529,8 @@ def zero_d(call: Call, seed: int, device: str) -> None:
 
 _AXES_OF_0D = (  # whose results have axes where their input has none
     "broadcast_to", "flatten", "tile", "unique_all", "unique_counts", "unique_inverse",
-    "unique_values", "unique", "vstack", "hstack", "quantile")
+    "unique_values", "unique", "vstack", "hstack", "quantile", "nanquantile", "histogram",
+    "histogram of weights")
 
 
 def _as(shaped: Arrays, arrays: Arrays) -> Arrays:

@@ -456,3 +456,51 @@ def ihfft(
     """
     side = _OTHER_SIDE[_checked_norm(norm, "ihfft")]
     return recorded.conj(_real_transform(x, _one(n), _along((axis,), dim), side, "ihfft"))
+
+
+def hfftn(
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
+) -> Tensor:
+    """`hfft` along the last of several axes (all by default), after `fft` along the others.
+
+    SciPy's and PyTorch's. The result is real, of `s` points; by default an even number along the
+    last axis. Raises ValueError for sizes below 1 and an unknown `norm`.
+    """
+    side = _OTHER_SIDE[_checked_norm(norm, "hfftn")]
+    return _back_to_real(recorded.conj(asarray(x)), s, _along(axes, dim), side, "hfftn")
+
+
+def ihfftn(
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
+) -> Tensor:
+    """The inverse of `hfftn`: half of the signal whose spectrum is the real x.
+
+    The last axis has s[-1] // 2 + 1 complex values. Raises TypeError for a complex x, ValueError
+    for sizes below 1.
+    """
+    side = _OTHER_SIDE[_checked_norm(norm, "ihfftn")]
+    return recorded.conj(_real_transform(x, s, _along(axes, dim), side, "ihfftn"))
+
+
+def hfft2(
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
+) -> Tensor:
+    """`hfftn` along the last two axes.
+
+    The result is real. Raises ValueError as `hfftn` does.
+    """
+    return hfftn(x, s=s, axes=axes, norm=norm, dim=dim)
+
+
+def ihfft2(
+    x: Tensor, /, s: Sequence[int] | None = None, axes: Sequence[int] = (-2, -1),
+    norm: str | None = "backward", *, dim: int | Sequence[int] | None = None,
+) -> Tensor:
+    """`ihfftn` along the last two axes: the inverse of `hfft2`, where `s` are its points.
+
+    The result is complex. Raises as `ihfftn` does.
+    """
+    return ihfftn(x, s=s, axes=axes, norm=norm, dim=dim)

@@ -34,6 +34,7 @@ from gtensor.ops.elementwise.selection import where
 from gtensor.ops.linalg.decompositions import leaning
 from gtensor.ops.linalg.gemm import matmul
 from gtensor.ops.linalg.matrix_products import (
+    adjoint,
     check_leading,
     gpu_factors,
     is_half,
@@ -175,6 +176,29 @@ def solve_triangular(
     if left:
         return solve(triangle, x2)
     return matrix_transpose(solve(matrix_transpose(triangle), matrix_transpose(x2)))
+
+
+def cholesky_solve(x1: Tensor, x2: Tensor, /, upper: bool = False) -> Tensor:
+    """The x with a x = x1, where x2 is the Cholesky factor of a. PyTorch's order of arguments.
+
+    Args:
+        x1: (..., n, k) matrices; a vector is one column: x1[:, None].
+        x2: (..., n, n), lower triangular with a = x2 x2^H, or upper with a = x2^H x2; the other
+            triangle is not read.
+        upper: whether x2 is upper triangular.
+
+    Batches broadcast. Raises ValueError for shapes that do not fit, LinAlgError (a ValueError) as
+    `solve` does.
+
+        x = gt.linalg.cholesky_solve(b, gt.linalg.cholesky(a))
+    """
+    x1, x2 = matrices(x1, "cholesky_solve"), matrices(x2, "cholesky_solve", square=True)
+    if x1.shape[-2] != x2.shape[-1]:
+        raise ValueError(f"cholesky_solve of shapes {x1.shape} and {x2.shape}; wanted matrices of "
+                         f"{x2.shape[-1]} rows: cholesky_solve(b, factor)")
+    lower = adjoint(recorded, x2) if upper else x2
+    first = solve_triangular(lower, x1, upper=False)
+    return solve_triangular(adjoint(recorded, lower), first)
 
 
 def _inv_backward(ns: Namespace, step: Step, g: Array) -> None:

@@ -143,7 +143,7 @@ def _dense(x: Array | None) -> Array | None:
     return None if x is None else cupy().ascontiguousarray(x)
 
 
-def _forward_gpu(
+def forward_gpu(
     a: Array, b: Array, initial: Array | None = None, *, reverse: bool, out: Array | None = None
 ) -> Array:
     direct = out if out is not None and out.flags.c_contiguous else None
@@ -265,7 +265,7 @@ linear_scan_grad = op(
 )
 
 linear_scan_op = op(
-    "linear_scan", autocast="float32", cpu=_forward_cpu, gpu=_forward_gpu,
+    "linear_scan", autocast="float32", cpu=_forward_cpu, gpu=forward_gpu,
     saves={"a": "a initial out", "b": "a", "initial": "a"},
     backward=_backward, tangent=_tangent, batch=trailing,
     samples=[Sample((shape, shape, (*shape[:-2], shape[-1]) if begun else None),
