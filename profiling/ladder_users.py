@@ -6,7 +6,7 @@
     python profiling/ladder_users.py --only "op gelu"      # an op, forward and backward
     python profiling/ladder_users.py --only transform      # per example, vmap, a gradient penalty
     python profiling/ladder_users.py --only adamw          # updates, against `fused=True`
-    python profiling/ladder_users.py --only host           # a chain of small ops; an MLP by hand
+    python profiling/ladder_users.py --only host           # chain, MLP by hand, garbage collector
     python profiling/ladder_users.py --quick               # small sizes, 5 rounds: does it run?
 
 Both libraries run the same text from the same weights, in float32, alternated in one process, with
@@ -17,6 +17,7 @@ time of the thread that works. Ops of small tensors are in `ladder_overhead.py`.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ TRANSFORM_GOAL = 1.0  # x torch.func, and a walk of PyTorch that is itself recor
 ADAMW_GOAL = 1.0  # x PyTorch's fused update
 CHAIN_GOAL = 0.95  # x PyTorch
 MLP_GOAL = 1.0  # x NumPy by hand
+COLLECTOR_GOAL = 1.05  # x the same without a collector
 OPS = 1e-4  # largest relative distance of an op's results
 STEPS = 1e-3  # and of losses
 
@@ -66,6 +68,7 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
         yield f"adamw {count}", partial(update, count, shape)
     yield "host chain", chain
     yield "host mlp", mlp
+    yield "host collector", partial(collector, 50 if quick else 100_000)
 
 
 def ladder_of(name: str, runs: dict[str, Run], reference: Run, goal: float,
@@ -376,6 +379,41 @@ def mlp() -> Iterator[Part]:
     work = Mlp("cpu")
     yield ladder_of("MLP, loss and gradients", {"gtensor": work.gtensor(),
                     "numpy by hand": work.by_hand(np)}, work.reference, MLP_GOAL, OPS)
+
+
+def collector(count: int) -> Iterator[Part]:
+    """A trainer's step of `count` multiplications, with and without Python's garbage collector."""
+    data = np.ones((1, 4), np.float32)
+    net = gt.nn.Linear(4, 1, bias=False)
+    optimizer = gt.optim.SGD(net.parameters(), lr=0.0)
+
+    def loss(net: Any, x: Any) -> Any:
+        y = net(x)
+        for _ in range(count):
+            y = y * 1.0
+        return y.sum()
+
+    trainer = gt.train.Trainer(net, optimizer, loss, gt.data.ArrayDataset(data), batch_size=1,
+                               capture=False)
+    x, = trainer.first_batch()
+
+    def recorded() -> Any:
+        return trainer.gradients(x)[0]
+
+    def alone() -> Any:
+        gc.disable()
+        try:
+            return recorded()
+        finally:
+            gc.enable()
+
+    ladder = Ladder(f"a trainer's step of {count:,} ops", recorded, tolerance=0.0)
+    ladder.rung("gtensor", lambda: trainer.step(x))
+    ladder.rung("with the collector", recorded, result=values)
+    ladder.rung("without", alone, result=values)
+    ladder.target("gtensor", "without", COLLECTOR_GOAL)
+    ladder.compare("with the collector", "without")
+    yield ladder
 
 
 if __name__ == "__main__":
