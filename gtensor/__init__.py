@@ -25,8 +25,10 @@ from gtensor.backend import (
     cuda_device_count,
     default_device,
     get_default_dtype,
+    get_num_threads,
     set_default_device,
     set_default_dtype,
+    set_num_threads,
     visible_devices,
 )
 from gtensor.backend import get_device as device
@@ -247,6 +249,7 @@ __all__ = [
     "func",
     "functional_call",
     "get_default_dtype",
+    "get_num_threads",
     "grad",
     "gradient",
     "greater",
@@ -344,6 +347,7 @@ __all__ = [
     "set_default_device",
     "set_default_dtype",
     "set_grad_enabled",
+    "set_num_threads",
     "settings",
     "sign",
     "signbit",
