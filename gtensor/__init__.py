@@ -25,10 +25,8 @@ from gtensor.backend import (
     cuda_device_count,
     default_device,
     get_default_dtype,
-    get_num_threads,
     set_default_device,
     set_default_dtype,
-    set_num_threads,
     visible_devices,
 )
 from gtensor.backend import get_device as device
@@ -79,6 +77,7 @@ if TYPE_CHECKING:
     from gtensor import testing as testing
     from gtensor import train as train
     from gtensor.amp import autocast
+    from gtensor.backend.threads import get_num_threads, set_num_threads
     from gtensor.composed.comparing import allclose, isclose, nan_to_num
     from gtensor.composed.curves import convolve, gradient, interp, trapezoid
     from gtensor.composed.formulas import fmod, lerp
@@ -118,6 +117,7 @@ else:
             "jacobian", "jacrev", "jvp", "jvp_batched", "linearize", "per_example_grad",
             "value_and_grad", "vjp", "vmap",
         ), "gtensor.func"),
+        **dict.fromkeys(("get_num_threads", "set_num_threads"), "gtensor.backend.threads"),
         **{name: f"gtensor.composed.{module}" for module, names in {
             "comparing": "allclose isclose nan_to_num",
             "curves": "convolve gradient interp trapezoid",

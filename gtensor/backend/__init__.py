@@ -24,12 +24,10 @@ from gtensor.backend.elements import (
     set_default_dtype,
 )
 from gtensor.backend.host_device import host
-from gtensor.backend.threads import get_num_threads, set_num_threads
 
 __all__ = [
     "DEFAULTS", "Device", "DeviceError", "Scratch", "cuda_device", "cuda_device_count",
-    "default_device", "device_of", "element_type", "get_default_dtype", "get_device",
-    "get_num_threads", "host",
+    "default_device", "device_of", "element_type", "get_default_dtype", "get_device", "host",
     "host_array", "on_new_device", "owner", "refuse_mask", "set_default_device",
-    "set_default_dtype", "set_num_threads", "visible_devices",
+    "set_default_dtype", "visible_devices",
 ]

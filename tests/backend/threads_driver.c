@@ -38,7 +38,8 @@ static void one_more(void *job, int64_t begin, int64_t end) {
 
 static void transform(void *given, int64_t begin, int64_t end) {
     Job *job = given;
-    if (!pthread_equal(job->caller, pthread_self())) by_others++;
+    if (!pthread_equal(job->caller, pthread_self()) && by_others++ % 8 == 0)
+        usleep(300);  // the caller is done with its ranges by then
     for (int64_t i = begin; i < end; i++) {
         job->y[i] = sqrtf(job->x[i]) / 3.0f;
         job->times[i]++;

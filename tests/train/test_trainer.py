@@ -217,7 +217,6 @@ def test_a_step_before_its_update_is_a_function_of_the_batch() -> None:
     assert ({**vars(trainer)}, repr(trainer.progress), repr(trainer.schedule)) == before
 
 
-@pytest.mark.gpu
 class Parts(list[Any]):
     """A list that weak references can name."""
 
@@ -270,6 +269,7 @@ def test_no_collection_starts_while_a_graph_is_recorded(enabled: bool) -> None:
         (gc.enable if before else gc.disable)()
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_a_step_that_is_captured_replays_as_the_next_ones(precision: str) -> None:
     """Both parts of a step as they are, in a CUDA graph, on the batch that lies in its inputs."""
