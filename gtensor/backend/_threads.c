@@ -43,7 +43,7 @@ static struct {
 } call;
 
 // Take a range and do it; the mutex is held before and after. Returns 0 if none was left.
-static int do_next(int *flags) {
+static int do_next(void) {
     gt_range *work = call.work;
     void *job = call.job;
     int64_t begin = call.next, end = call.count;
@@ -51,9 +51,7 @@ static int do_next(int *flags) {
     if (end - begin > call.step) end = begin + call.step;
     call.next = end;
     pthread_mutex_unlock(&lock);
-    feclearexcept(FE_ALL_EXCEPT);
     work(job, begin, end);
-    *flags |= fetestexcept(FE_ALL_EXCEPT);
     pthread_mutex_lock(&lock);
     return 1;
 }
@@ -64,12 +62,11 @@ static void *help(void *number) {
     for (;;) {
         while (!call.work || call.next >= call.count || index >= call.helpers)
             pthread_cond_wait(&work_is_there, &lock);
-        int flags = 0;
         call.running++;  // from now on the caller waits
         fesetenv(&call.environment);
-        while (do_next(&flags)) {
+        while (do_next()) {
         }
-        call.flags |= flags;
+        call.flags |= fetestexcept(FE_ALL_EXCEPT);
         if (!--call.running) pthread_cond_signal(&range_is_done);
     }
     return NULL;
@@ -108,27 +105,19 @@ static void in_child(void) {
 
 static void guard_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
 
-int gt_parallel(gt_range *work, void *job, int64_t count, int64_t least) {
-    fenv_t before;
-    int flags = 0;
-    if (count <= 0) return 0;
+void gt_parallel(gt_range *work, void *job, int64_t count, int64_t least) {
     if (least < 1) least = 1;
-    fegetenv(&before);
-    pthread_once(&at_forks, guard_forks);
     int helps = !alone && count / least > 1;
     if (helps) {
+        pthread_once(&at_forks, guard_forks);
         pthread_mutex_lock(&lock);
-        helps = !call.work && threads > 1;
-        if (helps) start(threads - 1);
-        helps = helps && started;
+        if (!call.work && threads > 1) start(threads - 1);
+        helps = !call.work && threads > 1 && started;
         if (!helps) pthread_mutex_unlock(&lock);
     }
     if (!helps) {
-        feclearexcept(FE_ALL_EXCEPT);
-        work(job, 0, count);
-        flags = fetestexcept(FE_ALL_EXCEPT);
-        fesetenv(&before);
-        return flags;
+        if (count > 0) work(job, 0, count);
+        return;
     }
     call.helpers = threads - 1 < started ? threads - 1 : started;
     call.step = count / ((int64_t)RANGES * (call.helpers + 1));
@@ -138,16 +127,15 @@ int gt_parallel(gt_range *work, void *job, int64_t count, int64_t least) {
     call.work = work;
     call.job = job;
     call.flags = 0;
-    call.environment = before;
+    fegetenv(&call.environment);
     pthread_cond_broadcast(&work_is_there);
-    while (do_next(&flags)) {
+    while (do_next()) {
     }
     while (call.running) pthread_cond_wait(&range_is_done, &lock);
-    flags |= call.flags;
+    int flags = call.flags;
     call.work = NULL;
     pthread_mutex_unlock(&lock);
-    fesetenv(&before);
-    return flags;
+    if (flags) feraiseexcept(flags);
 }
 
 void gt_set_threads(int count) {

@@ -15,10 +15,9 @@ typedef void gt_range(void *job, int64_t begin, int64_t end);
 // pool's. One thread does all of them, in order, where gt_get_threads() says 1, for a call within
 // a range, and while another thread has the pool.
 //
-// Returns the flags of the floating-point unit that the items raised, as fetestexcept does; those
-// of the calling thread are as they were. Ranges run with its rounding mode and its control of
-// denormal numbers. Call it without the GIL.
-int gt_parallel(gt_range *work, void *job, int64_t count, int64_t least);
+// The flags of the floating-point unit are then those that one thread would have raised. Ranges run
+// with its rounding mode and its control of denormal numbers. Call it without the GIL.
+void gt_parallel(gt_range *work, void *job, int64_t count, int64_t least);
 
 // The number of threads of later calls, the calling one included; at least 1. Threads are started
 // at the first call that needs them.

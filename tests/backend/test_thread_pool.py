@@ -25,7 +25,7 @@ PLANTED = {
     "a fork counts on threads that it does not have": (
         "    started = 0;\n", "", "wrong: the pool of a fork"),
     "flags of the pool's threads are lost": (
-        "    flags |= call.flags;\n", "", "wrong: the flags of a call"),
+        "    if (flags) feraiseexcept(flags);\n", "", "wrong: the flags after a call"),
     "the pool's threads round in their own way": (
         "        fesetenv(&call.environment);\n", "", "wrong: the rounding mode"),
 }
