@@ -7,6 +7,7 @@
     python profiling/ladder_users.py --only transform      # per example, vmap, a gradient penalty
     python profiling/ladder_users.py --only adamw          # updates, against `fused=True`
     python profiling/ladder_users.py --only host           # chain, MLP by hand, garbage collector
+    python profiling/ladder_users.py --only threads --clock wall   # two threads against one
     python profiling/ladder_users.py --quick               # small sizes, 5 rounds: does it run?
 
 Both libraries run the same text from the same weights, in float32, alternated in one process, with
@@ -20,6 +21,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -40,6 +42,7 @@ TRANSFORM_GOAL = 1.0  # x torch.func, and a walk of PyTorch that is itself recor
 ADAMW_GOAL = 1.0  # x PyTorch's fused update
 CHAIN_GOAL = 0.95  # x PyTorch
 MLP_GOAL = 1.0  # x NumPy by hand
+THREADS_GOALS = {"gelu": 1.7, "softmax": 1.7, "layer_norm": 1.7, "add": 1.0, "multiply": 1.0}
 COLLECTOR_GOAL = 1.05  # x the same without a collector
 OPS = 1e-4  # largest relative distance of an op's results
 STEPS = 1e-2  # and of losses: AdamW's first update is the gradients' signs, also of tiny ones
@@ -66,6 +69,8 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
         yield f"transform {name}", partial(against, name, make, TRANSFORM_GOAL, OPS)
     for count, shape in ((2, (5, 7)),) if quick else ((50, (256, 256)), (1000, (32, 32))):
         yield f"adamw {count}", partial(update, count, shape)
+    if getattr(options.own, "clock", "") == "wall":
+        yield "threads", partial(two_threads, FEW[0] if quick else (4096, 1024))
     yield "host chain", chain
     yield "host mlp", mlp
     yield "host collector", partial(collector, 50 if quick else 100_000)
@@ -362,6 +367,37 @@ def update(count: int, shape: tuple[int, ...]) -> Iterator[Part]:
         return run
 
     yield from against(f"AdamW of {count} x {shape}", make, ADAMW_GOAL, OPS)
+
+
+# -- threads ---------------------------------------------------------------------------------------
+
+
+def two_threads(shape: tuple[int, ...]) -> Iterator[Part]:
+    """Ops of large arrays by two threads and by one; with kernels in C, on two free cores."""
+    x = gt.tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    functional = gt.nn.functional
+    ops: dict[str, Run] = {
+        "gelu": lambda: functional.gelu(x), "softmax": lambda: functional.softmax(x, -1),
+        "layer_norm": lambda: functional.layer_norm(x, x.shape[-1:]),
+        "add": lambda: x + x, "multiply": lambda: x * x}
+    for name, op in ops.items():
+        ladder = Ladder(f"{name} of {shape} by two threads", lambda op=op: values(op()),
+                        tolerance=0.0)
+        for rung, count in (("two threads", 2), ("one thread", 1)):
+            ladder.rung(rung, op, result=values, within=partial(threads_within, count))
+        ladder.target("two threads", "one thread", 1 / THREADS_GOALS[name])
+        yield ladder
+
+
+@contextmanager
+def threads_within(count: int) -> Iterator[None]:
+    """Calls have that many threads."""
+    before = gt.get_num_threads()
+    gt.set_num_threads(count)
+    try:
+        yield
+    finally:
+        gt.set_num_threads(before)
 
 
 # -- what the host does ----------------------------------------------------------------------------

@@ -42,6 +42,18 @@ def test_the_updates_are_measured_at_both_sizes() -> None:
     assert not list(ladder_users.build(Options("cuda", 25, False, 0)))
 
 
+def test_two_threads_are_measured_by_the_wall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gc.collect", lambda: 0)
+    monkeypatch.setattr(Ladder, "_calls", lambda self, clock, rung: 1)
+    arguments = ["--quick", "--only", "threads", "--clock", "wall", "--out", str(tmp_path)]
+    assert main("", ladder_users.build, "users", arguments, clock="cpu") == 0
+    found = json.loads((tmp_path / "users-threads.json").read_text())["ladders"]
+    goals = [1 / ratio["target"] for ladder in found for ratio in ladder["ratios"]]
+    assert goals == pytest.approx([*ladder_users.THREADS_GOALS.values()])
+
+
 def test_an_op_that_is_wrong_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
