@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from gtensor import testing as testing
     from gtensor import train as train
     from gtensor.amp import autocast
+    from gtensor.backend.threads import get_num_threads, set_num_threads
     from gtensor.composed.comparing import allclose, isclose, isin, nan_to_num
     from gtensor.composed.curves import (
         convolve,
@@ -147,6 +148,7 @@ else:
             "jacobian", "jacrev", "jvp", "jvp_batched", "linearize", "per_example_grad",
             "value_and_grad", "vjp", "vmap",
         ), "gtensor.func"),
+        **dict.fromkeys(("get_num_threads", "set_num_threads"), "gtensor.backend.threads"),
         **{name: f"gtensor.composed.{module}" for module, names in {
             "comparing": "allclose isclose isin nan_to_num",
             "curves": "convolve correlate cumulative_trapezoid gradient interp trapezoid",
@@ -295,6 +297,7 @@ __all__ = [
     "func",
     "functional_call",
     "get_default_dtype",
+    "get_num_threads",
     "grad",
     "gradient",
     "greater",
@@ -414,6 +417,7 @@ __all__ = [
     "set_default_device",
     "set_default_dtype",
     "set_grad_enabled",
+    "set_num_threads",
     "settings",
     "sign",
     "signbit",

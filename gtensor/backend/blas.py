@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any
@@ -53,23 +52,17 @@ def _gemm(dtype: np.dtype) -> Callable[..., None] | None:
     return found
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Within the block products are computed by one thread, where BLAS can be told.
+def threads() -> int:
+    """How many threads a product is computed by; 0 where BLAS cannot tell."""
+    count = _function("openblas_get_num_threads")
+    return 0 if count is None else count()
 
-    Its further threads wait busily for the next product. Where products are small they take more
-    time of the processors than they save, and take it from other programs.
-    """
-    count, choose = _function("openblas_get_num_threads"), _function("openblas_set_num_threads")
-    if count is None or choose is None:
-        yield
-        return
-    before = count()
-    choose(1)
-    try:
-        yield
-    finally:
-        choose(before)
+
+def set_threads(count: int) -> None:
+    """Compute products by so many threads, where BLAS can be told."""
+    choose = _function("openblas_set_num_threads")
+    if choose is not None:
+        choose(count)
 
 
 def product_into(

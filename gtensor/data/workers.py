@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator, Iterator
 from time import monotonic
 from typing import Any
 
+from gtensor.backend.threads import one_thread_here
+
 PATIENCE = 5.0  # seconds that workers have at the end of a pass, as in PyTorch
 _this_thread = threading.local()  # `works`: whether it is one of a pool's
 
@@ -78,6 +80,7 @@ class _Pool:
     def work(self) -> None:
         """What each thread does: draw, make, deliver."""
         _this_thread.works = True
+        one_thread_here()  # beside other workers, and the thread that trains
         while True:
             with self.drawing:  # held while waiting too: jobs are drawn in order
                 with self.changed:

@@ -223,11 +223,12 @@ def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> N
     """
     from gtensor.memory.trace import export
     from gtensor.memory.trace.timelines import Timeline
+    from gtensor.system.collector import collector_paused
 
     export.check(path, snapshot=True)
     recording = next((link for link in chain_of(get_device(device).resource)
                       if isinstance(link, Timeline)), None)
-    with export.collector_paused():
+    with collector_paused():
         history = standing(arena_of(device)) if recording is None else recording.history()
         export.save(path, history, snapshot=True)
 

@@ -8,9 +8,10 @@ from os import PathLike
 from shutil import get_terminal_size
 from typing import Any
 
-from gtensor.memory.trace.export import check_folder, collector_paused
+from gtensor.memory.trace.export import check_folder
 from gtensor.profiler.spans import ProfileError, Recorded, Span
 from gtensor.system.atomic import write_file
+from gtensor.system.collector import collector_paused
 
 
 class Profile:

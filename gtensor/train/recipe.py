@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from gtensor import memory, nn, random
 from gtensor.backend import get_device
-from gtensor.backend.blas import one_thread
+from gtensor.backend.threads import one_thread, others_keep_cores_busy
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.optim import AdamW
 from gtensor.optim.lr_scheduler import warmup_cosine
@@ -152,8 +152,12 @@ class Recipe(Callback, Generic[OptionsT]):
 
     @classmethod
     def threads(cls) -> AbstractContextManager[object]:
-        """Within the block BLAS has the threads that the command gives this job."""
-        return one_thread() if cls.small else nullcontext()
+        """Within the block the CPU has the threads that the command gives this job.
+
+        That is one for small steps, and where other programs keep the cores busy: a product then
+        waits for the part of a thread that has no core.
+        """
+        return one_thread() if cls.small or others_keep_cores_busy() else nullcontext()
 
     def trainer(self, comm: Communicator | None = None, folder: Path | None = None) -> Trainer:
         """A new trainer of this job. Raises UserError for options that do not fit together."""

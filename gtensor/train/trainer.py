@@ -24,6 +24,7 @@ from gtensor.execution.steps.captured import CaptureError
 from gtensor.execution.steps.captured import capture as gt_capture
 from gtensor.optim import EMA, GradScaler, Optimizer
 from gtensor.optim.lr_scheduler import LRScheduler
+from gtensor.system.collector import collector_paused
 from gtensor.system.documents import Facts, plain, told
 from gtensor.train import checkpoint
 from gtensor.train.callbacks import Callback
@@ -255,7 +256,8 @@ class Trainer:
         Raises NotFinite, before the update, for a loss that is not finite, or with `clip` a norm of
         the gradients; UserError for a loss that is no scalar.
         """
-        loss, norm = self._replayed(*batch)
+        with collector_paused():
+            loss, norm = self._replayed(*batch)
         found = self._mean(loss.item(), batch)
         self._check_finite("loss", found)
         if norm is not None:

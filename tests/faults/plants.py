@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,7 @@ from gtensor.hostcuda.libraries import cub, cublas, cublaslt, cufft, curand, cus
 from gtensor.memory.arena.chunks import Chunk
 from gtensor.memory.arena.free_lists import BlockPool
 from gtensor.ops.define import batching, formula_numpy
+from gtensor.train import trainer
 
 Context = AbstractContextManager[Any]
 
@@ -634,6 +635,14 @@ def last_edge_counted() -> Context:
         places = np.minimum(places, count - 1)
         cub.view(y, (count,), "i8")[...] = np.bincount(places[places >= 0], minlength=count)
     return patch.object(cub, "counted", counted)
+
+
+# -- training -------------------------------------------------------------------------------------
+
+
+def collector_running() -> Context:
+    """the garbage collector runs while a trainer's step is recorded"""
+    return patch.object(trainer, "collector_paused", nullcontext)
 
 
 # -- kernels of the host device --------------------------------------------------------------------

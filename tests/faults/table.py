@@ -682,6 +682,9 @@ FAULTS = [
     Fault("what is kept is of the same elements", plants_context.views_taken_for_one,
           ByTest("nn.test_weight_norm",
                  "test_derivatives_of_both_orders_and_transforms_are_right")),
+    Fault("no garbage collection goes through the records of a step", plants.collector_running,
+          ByTest("train.test_trainer", "test_no_collection_starts_while_a_graph_is_recorded",
+                 enabled=True)),
 ]
 
 _HEAD = """# Planted faults

@@ -16,6 +16,7 @@ import time
 import pytest
 from safetensors import safe_open
 
+import gtensor as gt
 from gtensor.backend import blas
 from gtensor.cli import main
 from gtensor.settings import settings
@@ -49,26 +50,30 @@ def untrained(folder):
     return path
 
 
-@pytest.mark.parametrize("small", [True, False])
-def test_a_small_recipe_trains_with_one_thread_of_blas_also_if_it_fails(
-    tmp_path, monkeypatch, capsys, small
+@pytest.mark.parametrize(("small", "busy"), [(True, False), (False, False), (False, True)])
+def test_a_small_recipe_or_a_busy_machine_has_one_thread_also_if_it_fails(
+    tmp_path, monkeypatch, capsys, small, busy
 ):
     count, choose = (blas._function(f"openblas_{verb}_num_threads") for verb in ("get", "set"))
     assert digits.Digits.small and count is not None
     monkeypatch.setattr(digits.Digits, "small", small)
+    cores = os.cpu_count() or 1
+    monkeypatch.setattr(os, "getloadavg", lambda: (cores * (0.6 if busy else 0.4), 0.0, 0.0))
     seen = []
 
     def fail():
-        seen.append(count())
+        seen.append((count(), gt.get_num_threads()))
         raise UserError("planted")
 
     at_step(monkeypatch, 2, fail)
-    before = count()
-    choose(2)
+    before, threads = count(), gt.get_num_threads()
+    gt.set_num_threads(2)
     try:
         assert train(tmp_path, "--quiet") == 1 and "planted" in capsys.readouterr().err
-        assert seen == [1 if small else 2] and count() == 2
+        assert seen == [(1, 1) if small or busy else (2, 2)]
+        assert (count(), gt.get_num_threads()) == (2, 2)
     finally:
+        gt.set_num_threads(threads)
         choose(before)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import gc
 import math
 import signal
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -213,6 +215,58 @@ def test_a_step_before_its_update_is_a_function_of_the_batch() -> None:
     first, second = (trainer.gradients(*batch) for _ in range(2))
     assert [one.item() for one in first] == [one.item() for one in second]
     assert ({**vars(trainer)}, repr(trainer.progress), repr(trainer.schedule)) == before
+
+
+class Parts(list[Any]):
+    """A list that weak references can name."""
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_collection_starts_while_a_graph_is_recorded(enabled: bool) -> None:
+    started: list[bool] = []  # whether each collection came within a step
+    within = False
+    dropped: list[weakref.ref[Parts]] = []
+
+    def long_loss(net: gt.nn.Module, *batch: gt.Tensor) -> gt.Tensor:
+        cycle = Parts()
+        cycle.append(cycle)
+        dropped.append(weakref.ref(cycle))
+        y = loss(net, *batch)
+        for _ in range(1000):
+            y = y * 1.0
+        return y
+
+    def count(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            started.append(within)
+
+    def failing(net: gt.nn.Module, *batch: gt.Tensor) -> gt.Tensor:
+        raise ValueError("planned")
+
+    trainer = trainer_of(loss=long_loss, capture=False)
+    batch, before = trainer.first_batch(), gc.isenabled()
+    gc.collect()
+    gc.callbacks.append(count)
+    (gc.enable if enabled else gc.disable)()
+    try:
+        trainer.gradients(*batch)
+        assert bool(started) is enabled  # so many records start collections
+        started.clear()
+        within = True
+        trainer.step(*batch)
+        within = False
+        assert True not in started and gc.isenabled() is enabled
+        trainer._loss = failing
+        with pytest.raises(ValueError, match="planned"):
+            trainer.step(*batch)
+        assert gc.isenabled() is enabled
+        kept: list[list[Any]] = []
+        while enabled and dropped[1]() is not None:  # cycles of the step are found after it
+            kept.append([])
+            assert len(kept) < 10_000
+    finally:
+        gc.callbacks.remove(count)
+        (gc.enable if before else gc.disable)()
 
 
 @pytest.mark.gpu

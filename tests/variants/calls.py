@@ -70,8 +70,8 @@ WITHOUT = {
     "asks about dtypes, or answers one": "can_cast finfo iinfo isdtype result_type",
     "sets or asks for the state of the process": (
         "__array_namespace_info__ cuda_device_count default_device detect_anomaly device "
-        "get_default_dtype is_grad_enabled listen manual_seed set_default_device set_default_dtype "
-        "stream visible_devices"),
+        "get_default_dtype get_num_threads is_grad_enabled listen manual_seed set_default_device "
+        "set_default_dtype set_num_threads stream visible_devices"),
     "defines an op": "d op",
     "its result has no values": "empty_like",
 }

@@ -57,6 +57,7 @@ def _reset() -> None:
     gt.set_default_dtype("float32")
     gt.set_default_device("cpu")
     gt.set_grad_enabled(True)
+    gt.set_num_threads(1)
     gt.manual_seed(0)
     gt.memory.set_limit(None, "cpu")
     for listener in list(bus.listeners):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -17,18 +14,6 @@ if TYPE_CHECKING:
 
 _SNAPSHOTS = (".pickle", ".json")
 _SUFFIXES = (".html", ".png", *_SNAPSHOTS)
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Switch garbage collection off where many objects are made and none dropped: half the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def save(path: str | PathLike[str], history: History, snapshot: bool = False) -> None:

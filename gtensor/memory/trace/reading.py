@@ -11,7 +11,6 @@ from typing import Any
 
 from gtensor.memory.arena.layout import FREE, LIVE, PENDING, Piece, SegmentLayout
 from gtensor.memory.trace import plain_pickle
-from gtensor.memory.trace.export import collector_paused
 from gtensor.memory.trace.lifetimes import (
     OUT_OF_MEMORY,
     History,
@@ -22,6 +21,7 @@ from gtensor.memory.trace.lifetimes import (
     unknown_life,
 )
 from gtensor.memory.trace.snapshots import FORMAT, STATES, UNKNOWN, VERSION
+from gtensor.system.collector import collector_paused
 from gtensor.system.documents import MOST_ADDRESS, Facts, seconds
 from gtensor.system.files import MOST_SNAPSHOT_BYTES, open_regular, pieces, read_text, size_within
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from gtensor.memory.arena.layout import LIVE, Piece, SegmentLayout, layout_and_stats, opened
 from gtensor.memory.contract.adaptors import Adaptor, bottom_of, current_category
 from gtensor.memory.contract.resource import Block, OutOfMemoryError, Resource
-from gtensor.memory.trace.export import collector_paused, save
+from gtensor.memory.trace.export import save
 from gtensor.memory.trace.lifetimes import (
     OUT_OF_MEMORY,
     Classifier,
@@ -33,6 +33,7 @@ from gtensor.memory.trace.lifetimes import (
 )
 from gtensor.memory.trace.owners import NOT_FOUND, Found, objects_of, present, uses
 from gtensor.system.bus import PhaseEvent, Registered, SegmentEvent, bus, here
+from gtensor.system.collector import collector_paused
 from gtensor.system.fork_safety import free_at_forks
 from gtensor.system.frees import FreeListener
 from gtensor.system.source_line import line_of, user_frame
