@@ -59,6 +59,7 @@ asnumpy = _tensor.Tensor.numpy
 atleast_1d = _shapes.atleast_1d
 atleast_2d = _shapes.atleast_2d
 bernoulli = _random.bernoulli
+binomial = _random.binomial
 bitwise_not = invert = _ops.bitwise_invert
 bmm = mm = mv = _ops.matmul
 bool_ = _dtypes.bool
@@ -124,11 +125,13 @@ normal = _random.normal
 one_hot = _functional.one_hot
 permute = _ops.permute_dims
 pinverse = _linalg.pinv
+poisson = _random.poisson
 power = _ops.pow
 promote_types = _dtypes.result_type
 rand = _random.rand
 rand_like = _drawing.rand_like
 randint = _random.integers
+randint_like = _drawing.randint_like
 randn = _random.randn
 randn_like = _drawing.randn_like
 randperm = _random.permutation
