@@ -18,7 +18,7 @@ import math as _math
 import sys as _sys
 from typing import TYPE_CHECKING
 
-from gtensor import linalg, memory, ops, random
+from gtensor import linalg, memory, ops
 from gtensor.backend import (
     Device,
     DeviceError,
@@ -32,6 +32,7 @@ from gtensor.backend import (
 from gtensor.backend import get_device as device
 from gtensor.creation.array_api import __array_namespace_info__
 from gtensor.creation.dtypes import *
+from gtensor.creation.generators import Generator, manual_seed
 from gtensor.creation.new_tensors import (
     arange,
     asarray,
@@ -61,7 +62,6 @@ from gtensor.ops import *
 from gtensor.ops.define.pointwise import identity as SAME
 from gtensor.ops.define.pointwise import partial as d
 from gtensor.ops.define.pointwise import pointwise
-from gtensor.random import Generator, manual_seed
 from gtensor.settings import settings
 from gtensor.system.bus import ListenerError, listen
 from gtensor.system.late_imports import after as _after
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from gtensor import amp as amp
     from gtensor import autograd as autograd
     from gtensor import checkpoint, data, distributed, fft, func, models, nn, optim, profiler
+    from gtensor import random as random
     from gtensor import testing as testing
     from gtensor import train as train
     from gtensor.amp import autocast
@@ -142,7 +143,7 @@ else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
             "amp", "autograd", "checkpoint", "data", "distributed", "fft", "func", "models", "nn",
-            "optim", "profiler", "testing", "train")},
+            "optim", "profiler", "random", "testing", "train")},
         **dict.fromkeys((
             "custom_jvp", "custom_vjp", "functional_call", "grad", "hessian", "hvp", "jacfwd",
             "jacobian", "jacrev", "jvp", "jvp_batched", "linearize", "per_example_grad",

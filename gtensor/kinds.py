@@ -248,7 +248,8 @@ _OF_TYPE = {  # an alternative of an annotation -> its kind
                                                      f"{name}Config"))
        for name in ("Denoiser", "GPT", "ResNet", "SSM")},
     "Optimizer": Kind("an Optimizer", _is_a("gtensor.optim.optimizer", "Optimizer")),
-    "Generator": Kind("a gt.Generator", _is_a("gtensor.random", "Generator")),
+    "Generator": Kind("a gt.Generator", _is_a("gtensor.creation.generators", "Generator")),
+    "Key": Kind("a key of gt.random.key", _is_a("gtensor.creation.generators", "Key")),
     "Stream": Kind("a stream of gt.stream", lambda value: hasattr(value, "__enter__")),
     "Communicator": Kind("a communicator, such as that of gt.distributed.init()",
                          lambda value: hasattr(value, "all_gather_object")),

@@ -1,298 +1,67 @@
-"""Random tensors from one seed per process, the same on every device type that draws on the host.
+"""Random tensors from one seed per process, the same on every device: bits are drawn on the host.
 
-The generator is NumPy's Philox (counter-based; Salmon et al., SC'11): its state is small, saved in
-checkpoints, and independent of the device, so a run can be repeated on a machine without a GPU.
+    gt.manual_seed(0)
+    x = gt.random.normal((2, 3))                            # from the process's generator
+    y = gt.random.gamma(2.0, (5,), generator=gt.Generator().manual_seed(1))
+    first, second = gt.random.split(gt.random.key(7))       # keys, as JAX has them
+    z = gt.random.uniform((4,), generator=first)            # the same numbers at each call
+
+Where the numbers come from, `gtensor.creation.generators` says.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
 from gtensor.backend import Device, element_type, get_default_dtype, get_device
+from gtensor.creation.dtypes import result_type
+from gtensor.creation.generators import (
+    Generator,
+    Key,
+    drawing_from,
+    fold_in,
+    generator,
+    get_state,
+    jump,
+    key,
+    manual_seed,
+    seeded,
+    set_state,
+    split,
+)
 from gtensor.creation.new_tensors import asarray, shape_of, sizes_of, tensor
 from gtensor.engine.handle.context import again, no_grad
-from gtensor.engine.handle.errors import GradientError
-from gtensor.engine.handle.namespaces import public
 from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.engine.tape.levels import Traced, vectorizing
-from gtensor.execution.graphs import around_captures
-from gtensor.system.bus import bus, here
-from gtensor.system.fork_safety import free_at_forks
+from gtensor.ops.arrange.shape import moveaxis
+from gtensor.ops.order.sorting import topk
+from gtensor.ops.sampling.counts import binomial_op, poisson_op
+from gtensor.ops.sampling.truncated import truncated_op
+from gtensor.system.bus import here
 from gtensor.system.late_imports import late as _late
 from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
+    from gtensor.engine.tape.op import Op
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "Generator", "bernoulli", "choice", "exponential", "generator", "get_state", "integers", "jump",
-    "manual_seed", "multinomial", "normal", "permutation", "rand", "randn", "seeded", "set_state",
-    "shuffle", "uniform",
+    "Generator", "Key", "bernoulli", "binomial", "categorical", "choice", "exponential", "fold_in",
+    "generator", "get_state", "gumbel", "integers", "jump", "key", "laplace", "manual_seed",
+    "multinomial", "normal", "permutation", "poisson", "rand", "randn", "seeded", "set_state",
+    "shuffle", "split", "truncated_normal", "uniform",
 ]
 
 Shape = int | Sequence[int]
-
-
-def _over(bits: np.random.Philox) -> np.random.Generator:
-    """A generator over these bits; its lock is held at a fork."""
-    free_at_forks(bits.lock)
-    return np.random.Generator(bits)
-
-
-class _Source:
-    """The process's generator, made at the first draw; `manual_seed` replaces it."""
-
-    generator: np.random.Generator | None = None
-    seed = int.from_bytes(os.urandom(8))  # drawn now: forked processes go on from one state
-
-
-_making = threading.RLock()  # of the process's generator
-free_at_forks(_making)
-
-
-class _Repeat(threading.local):
-    """The generator of a thread that repeats earlier draws, in place of the process's."""
-
-    generator: np.random.Generator | None = None
-
-
-_repeat = _Repeat()
-
-
-def manual_seed(seed: int) -> None:
-    """Start the random numbers of this process again from `seed`: other numbers than PyTorch's."""
-    _replace(np.random.Philox(_checked(seed)))
-
-
-def _checked(seed: int) -> int:
-    if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed {seed!r} given; wanted an integer of 0 or more")
-    return seed
-
-
-def generator() -> np.random.Generator:
-    """The generator that all random functions of gtensor draw from."""
-    return _repeat.generator or _Source.generator or _first()
-
-
-def _first() -> np.random.Generator:
-    """The process's generator; it is made once. NumPy imports its random numbers here."""
-    with _making:
-        if _Source.generator is None:
-            _Source.generator = _over(np.random.Philox(_Source.seed))
-        return _Source.generator
-
-
-def _replace(bits: np.random.Philox) -> None:
-    _refuse_captured()
-    if _repeat.generator is None:
-        with _making:
-            _Source.generator = _over(bits)
-    else:
-        _repeat.generator = _over(bits)
-
-
-def get_state() -> dict[str, Any]:
-    """The generator's state for a checkpoint: dicts and lists of integers and strings, so JSON."""
-    return _plain(generator().bit_generator.state)
-
-
-def set_state(state: Any) -> None:
-    """Continue from a state of `get_state`.
-
-    Raises ValueError, with nothing changed, for any other: NumPy does not check a state and could
-    return memory beside the generator's buffer as random numbers.
-    """
-    check_state(state)
-    fresh = np.random.Philox()
-    fresh.state = state
-    _replace(fresh)
-
-
-def _refuse_captured() -> None:
-    """A captured step cannot start random numbers again: replays draw them one after another."""
-    if bus.listeners and here.recorder is not None:
-        here.recorder.refuse("random numbers were started again by a seed or a state, which a "
-                             "replay would not do; seed before the step")
-
-
-def jump(streams: int) -> None:
-    """Go on with another stream of the same seed: 2**128 draws further for each.
-
-    Ranks that began with one seed, or one state, draw different numbers after `jump(rank)`.
-
-    Raises ValueError for a negative number.
-    """
-    if not isinstance(streams, int) or streams < 0:
-        raise ValueError(f"jump was given {streams!r} streams; wanted an integer of 0 or more")
-    bits: Any = generator().bit_generator
-    _replace(bits.jumped(streams))
-
-
-_FIELDS = {  # of a state: the sizes of arrays (1: a number), and their largest number
-    ("state", "counter"): (4, 2**64 - 1), ("state", "key"): (2, 2**64 - 1),
-    ("buffer",): (4, 2**64 - 1), ("buffer_pos",): (1, 4), ("has_uint32",): (1, 1),
-    ("uinteger",): (1, 2**32 - 1)}
-
-
-def check_state(state: object) -> None:
-    """Raise ValueError unless this is a state of Philox, in every field."""
-    from gtensor.system.documents import told
-
-    kind = state.get("bit_generator") if isinstance(state, dict) else state
-    if not isinstance(state, dict) or not isinstance(kind, str) or kind != "Philox":
-        raise ValueError(f"a random state of {told(kind)} given; wanted one of get_state(), of the "
-                         "bit generator 'Philox'; nothing was changed")
-    for path, (size, most) in _FIELDS.items():
-        value: Any = state
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        values = _plain(value) if size > 1 else [_plain(value)]
-        if not isinstance(values, list) or len(values) != size or any(
-                type(n) is not int or not 0 <= n <= most for n in values):
-            raise ValueError(f"a random state whose {'.'.join(path)!r} is {told(value)} given; "
-                             f"wanted {size} of the numbers 0 to {most}; nothing was changed")
-
-
-def repeating() -> bool:
-    """Whether this thread draws from a generator of its own, such as to repeat earlier draws."""
-    return _repeat.generator is not None
-
-
-@contextmanager
-def _drawing_from(bits: np.random.Philox) -> Iterator[None]:
-    """Within the block this thread draws from `bits`."""
-    before, _repeat.generator = _repeat.generator, _over(bits)
-    try:
-        yield
-    finally:
-        _repeat.generator = before
-
-
-class _Refusing:
-    """In place of a generator: raises GradientError at any draw."""
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise GradientError(self._why)
-
-
-@contextmanager
-def refusing(why: str) -> Iterator[None]:
-    """Within the block draws of this thread raise GradientError, which says why."""
-    refused: Any = _Refusing(why)
-    before, _repeat.generator = _repeat.generator, refused
-    try:
-        yield
-    finally:
-        _repeat.generator = before
-
-
-def seeded(seed: int) -> AbstractContextManager[None]:
-    """A context in which this thread draws from a generator of its own, started from `seed`.
-
-    It does not change the process's generator or other threads: samples drawn during training
-    leave the training's numbers as they are.
-    """
-    return _drawing_from(np.random.Philox(_checked(seed)))
-
-
-class Generator:
-    """A source of random numbers of its own, for the argument `generator` of functions that draw.
-
-    The numbers are those that the functions draw after `gt.manual_seed` of its seed. Two threads
-    that draw from one generator must take turns. Names are those of `torch.Generator`; numbers are
-    drawn on the host for every device, so `device` changes nothing.
-    """
-
-    def __init__(self, device: Device | str | None = None) -> None:
-        self.device = get_device(device)
-        self.seed()
-
-    def manual_seed(self, seed: int) -> Generator:
-        """Start again from `seed`; the generator itself."""
-        self._seed = _checked(seed)
-        _refuse_captured()
-        self._bits = np.random.Philox(seed)
-        return self
-
-    def seed(self) -> int:
-        """Start again from a new seed, and return that."""
-        self.manual_seed(int.from_bytes(os.urandom(8)))
-        return self._seed
-
-    def initial_seed(self) -> int:
-        """The seed from which it started."""
-        return self._seed
-
-    def get_state(self) -> dict[str, Any]:
-        """Its state, as `gt.random.get_state` gives that of the process."""
-        return _plain(self._bits.state)
-
-    def set_state(self, state: Any) -> None:
-        """Continue from a state; raises as `gt.random.set_state`."""
-        check_state(state)
-        _refuse_captured()
-        self._bits.state = state
-
-    def __repr__(self) -> str:
-        return f"Generator(seed={self._seed})"
-
-
-def drawing_from(source: Generator | None) -> AbstractContextManager[None]:
-    """A context in which this thread draws from a generator; from its own if that is None.
-
-    Raises TypeError for anything else.
-    """
-    if source is None:
-        return nullcontext()
-    if not isinstance(source, Generator):
-        raise TypeError(f"generator was given {type(source).__name__}; wanted a gt.Generator, such "
-                        "as gt.Generator().manual_seed(0)")
-    return _drawing_from(source._bits)
-
-
-def repetition() -> Callable[[], AbstractContextManager[None]]:
-    """A function that opens contexts in which this thread repeats the draws from now on.
-
-    A context does not change the process's generator or other threads.
-    """
-    state: Any = generator().bit_generator.state
-
-    @contextmanager
-    def again() -> Iterator[None]:
-        bits = np.random.Philox()
-        bits.state = state
-        with _drawing_from(bits):
-            yield
-
-    return again
-
-
-around_captures.append(lambda: repetition()())  # nothing runs, so nothing is drawn
-
-
-def _plain(value: object) -> Any:
-    """NumPy's arrays and integers within a state as Python's."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
 _source = generator  # whose name the functions have for an argument
 
 
@@ -300,7 +69,7 @@ _source = generator  # whose name the functions have for an argument
 def normal(
     shape: Shape, *, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor: ...
 
 
@@ -308,7 +77,7 @@ def normal(
 def normal(
     mean: float = 0.0, std: float = 1.0, /, *, size: Shape, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor: ...
 
 
@@ -316,14 +85,14 @@ def normal(
 def normal(
     mean: float, std: float, size: Shape, /, *, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor: ...
 
 
 def normal(
     *given: Any, shape: Shape | None = None, size: Shape | None = None, mean: float = 0.0,
     std: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None,
-    requires_grad: bool = False, generator: Generator | None = None,
+    requires_grad: bool = False, generator: Generator | Key | None = None,
 ) -> Tensor:
     """Normally distributed values; of the default dtype (float32) unless another is given.
 
@@ -343,7 +112,7 @@ def normal(
 def uniform(
     shape: Shape, *, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor: ...
 
 
@@ -351,7 +120,7 @@ def uniform(
 def uniform(
     low: float = 0.0, high: float = 1.0, /, *, size: Shape, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor: ...
 
 
@@ -359,14 +128,14 @@ def uniform(
 def uniform(
     low: float, high: float, size: Shape, /, *, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor: ...
 
 
 def uniform(
     *given: Any, shape: Shape | None = None, size: Shape | None = None, low: float = 0.0,
     high: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None,
-    requires_grad: bool = False, generator: Generator | None = None,
+    requires_grad: bool = False, generator: Generator | Key | None = None,
 ) -> Tensor:
     """Values uniform in [low, high); of the default dtype (float32) unless another is given.
 
@@ -395,7 +164,7 @@ def _below(high: float, low: float, dtype: np.dtype) -> float:
 def exponential(
     shape: Shape, *, scale: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor: ...
 
 
@@ -403,7 +172,7 @@ def exponential(
 def exponential(
     scale: float = 1.0, /, *, size: Shape, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor: ...
 
 
@@ -411,14 +180,14 @@ def exponential(
 def exponential(
     scale: float, size: Shape, /, *, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor: ...
 
 
 def exponential(
     *given: Any, shape: Shape | None = None, size: Shape | None = None, scale: float = 1.0,
     dtype: DTypeLike | None = None, device: Device | str | None = None,
-    requires_grad: bool = False, generator: Generator | None = None,
+    requires_grad: bool = False, generator: Generator | Key | None = None,
 ) -> Tensor:
     """Exponentially distributed values of mean `scale`; float32 unless another is given.
 
@@ -457,7 +226,7 @@ def _arguments(
 def randn(
     *shape: int | Sequence[int], dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor:
     """`normal` of mean 0 and deviation 1, whose sizes may be arguments of their own."""
     return normal(sizes_of(shape), dtype=dtype, device=device, requires_grad=requires_grad,
@@ -467,7 +236,7 @@ def randn(
 def rand(
     *shape: int | Sequence[int], dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor:
     """`uniform` in [0, 1), whose sizes may be arguments of their own."""
     return uniform(sizes_of(shape), dtype=dtype, device=device, requires_grad=requires_grad,
@@ -476,7 +245,7 @@ def rand(
 
 def bernoulli(
     p: Tensor | float, shape: Shape | None = None, *, dtype: DTypeLike | None = None,
-    device: Device | str | None = None, generator: Generator | None = None,
+    device: Device | str | None = None, generator: Generator | Key | None = None,
 ) -> Tensor:
     """1 with probability p, else 0, without a gradient.
 
@@ -498,13 +267,15 @@ def bernoulli(
         size = p.shape
     if _known(p) and not ((p >= 0) & (p <= 1)).all():
         raise ValueError("bernoulli was given probabilities outside of 0 to 1; wanted 0 to 1")
+    place = p.device  # what a captured step keeps has no tensor
     draws = _drawn("bernoulli", size, False, generator, lambda shape: tensor(
-        _source().random(shape), np.float64, p.device))
+        _source().random(shape), np.float64, place))
     return (draws < p.detach().astype(np.float64)).astype(p.dtype)
 
 
 def multinomial(
-    p: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
+    p: Tensor, num_samples: int, replacement: bool = False, *,
+    generator: Generator | Key | None = None,
 ) -> Tensor:
     """Numbers of classes (..., num_samples), each drawn with its weight of p (..., n); int64.
 
@@ -537,17 +308,18 @@ def multinomial(
                              "draw; wanted as many at least")
         rows = (num_samples,) if replacement else ()
         wanted = (*p.shape[:-1], *rows, n)
+        place = p.device
         times = _drawn("multinomial", wanted, False, generator, lambda shape: tensor(
-            _source().exponential(size=shape), np.float64, p.device))
+            _source().exponential(size=shape), np.float64, place))
         wide = p.astype(np.float64)
         if replacement:
             return (wide.reshape((*p.shape[:-1], 1, n)) / times).argmax(axis=-1)
-        return public.topk(wide / times, num_samples)[1]
+        return topk(wide / times, num_samples)[1]
 
 
 def _known(x: Tensor) -> bool:
-    """Whether values can be looked at without waiting for a GPU."""
-    return x.device.type == "cpu" and not isinstance(x, Traced)
+    """Whether values can be looked at: not in a captured step, nor without waiting for a GPU."""
+    return x.device.type == "cpu" and not isinstance(x, Traced) and here.recorder is None
 
 
 def _of_examples(
@@ -559,7 +331,7 @@ def _of_examples(
 
 
 def _drawn(
-    name: str, shape: Shape, requires_grad: bool, source: Generator | None,
+    name: str, shape: Shape, requires_grad: bool, source: Generator | Key | None,
     draw: Callable[[tuple[int, ...]], Tensor]
 ) -> Tensor:
     """`draw(shape)`, from `source` if there is one; within `vmap` as its `randomness` says."""
@@ -571,7 +343,8 @@ def _drawn(
 
 @partial(again, kind="draws")
 def _draws(
-    draw: Callable[[tuple[int, ...]], Tensor], source: Generator | None, shape: tuple[int, ...]
+    draw: Callable[[tuple[int, ...]], Tensor], source: Generator | Key | None,
+    shape: tuple[int, ...],
 ) -> Tensor:
     with drawing_from(source):
         return draw(shape)
@@ -587,7 +360,7 @@ def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:
 def integers(
     low: int = 0, high: int | Shape | None = None, shape: Shape | None = None, *,
     size: Shape | None = None, dtype: DTypeLike | None = None, device: Device | str | None = None,
-    generator: Generator | None = None,
+    generator: Generator | Key | None = None,
 ) -> Tensor:
     """Integers uniform in [low, high); int64 unless dtype is given.
 
@@ -616,7 +389,7 @@ def integers(
 
 
 def permutation(
-    n: int | Tensor, *, device: Device | str | None = None, generator: Generator | None = None
+    n: int | Tensor, *, device: Device | str | None = None, generator: Generator | Key | None = None
 ) -> Tensor:
     """The integers 0 to n - 1 in random order, int64; or the rows of a tensor, copied.
 
@@ -637,7 +410,7 @@ def permutation(
     return _drawn("permutation", (), False, generator, draw)
 
 
-def shuffle(x: Tensor) -> None:
+def shuffle(x: Tensor, *, generator: Generator | Key | None = None) -> None:
     """Write the rows of x (along its first axis) in random order, in place.
 
     Raises TypeError for what is no tensor of an axis at least.
@@ -645,12 +418,12 @@ def shuffle(x: Tensor) -> None:
     if not isinstance(x, Tensor) or not x.ndim:
         raise TypeError(f"shuffle was given {type(x).__name__}; wanted a tensor of an axis at "
                         "least, or gt.random.permutation, which copies")
-    x[...] = permutation(x)
+    x[...] = permutation(x, generator=generator)
 
 
 def choice(
     a: int | Tensor | Sequence[Any], size: Shape | None = None, replace: bool = True,
-    p: Tensor | Sequence[float] | None = None,
+    p: Tensor | Sequence[float] | None = None, *, generator: Generator | Key | None = None,
 ) -> Tensor:
     """Rows of `a` drawn at random: (*size, *row); one row by default.
 
@@ -681,8 +454,195 @@ def choice(
         drawn = [_source().choice(count, wanted, replace, shares) for _ in range(examples)]
         return tensor(np.array(drawn).reshape(whole), np.int64, place)
 
-    found = _drawn("choice", wanted, False, None, draw)
+    found = _drawn("choice", wanted, False, generator, draw)
     return found if rows is None else rows[found]
+
+
+# -- draws whose parameters may be tensors ---------------------------------------------------------
+
+
+def _spread(
+    name: str, size: Shape | None, dtype: DTypeLike | None, device: Device | str | None,
+    **given: Any,
+) -> tuple[list[Tensor], tuple[int, ...]]:
+    """The parameters as tensors of one floating dtype and device, and the shape of the draws."""
+    tensors = [x for x in given.values() if isinstance(x, Tensor)]
+    for label, value in given.items():
+        single = hasattr(value, "__float__") and not isinstance(value, type)
+        if not isinstance(value, Tensor) and not (single and np.ndim(value) == 0):
+            raise TypeError(f"{name} was given {value!r} as its {label}; wanted a number or a "
+                            "tensor; the shape of the draws is size=, such as (2, 3)")
+    if tensors and device is not None:
+        raise ValueError(f"{name} was given a device beside a tensor of parameters; wanted that of "
+                         "the tensor")
+    floats = [x.dtype for x in tensors if is_floating(x.dtype)]
+    wanted = _floating(name, result_type(*floats) if dtype is None and floats else dtype)
+    place = tensors[0].device if tensors else device
+    found = [x.astype(wanted) if isinstance(x, Tensor) else
+             tensor(float(x), wanted, place) for x in given.values()]
+    shapes = [x.shape for x in found]
+    wide = () if size is None else shape_of(size)
+    try:
+        shape = np.broadcast_shapes(wide, *shapes)
+        if size is None or shape == wide:
+            return found, shape
+    except ValueError:
+        pass
+    raise ValueError(f"{name} was given size={size} for parameters of shapes "
+                     f"{', '.join(map(str, shapes))}; wanted shapes that broadcast to the size")
+
+
+def _keys(
+    name: str, shape: tuple[int, ...], place: Device, generator: Generator | Key | None
+) -> Tensor:
+    """A key for each element, from which a sampler has all its bits; see `gtensor.ops.sampling`."""
+    least, most = -2**63, 2**63 - 1
+    return _drawn(name, shape, False, generator, lambda shape: tensor(
+        _source().integers(least, most, shape, np.int64, endpoint=True), np.int64, place))
+
+
+def _sampled(
+    name: str, op: Op, parameters: list[Tensor], shape: tuple[int, ...],
+    generator: Generator | Key | None,
+) -> Tensor:
+    """Draws without a gradient."""
+    keys = _keys(name, shape, parameters[0].device, generator)
+    with no_grad():
+        return op(*[x.detach() for x in parameters], keys)
+
+
+def _check(name: str, label: str, x: Tensor, fits: Callable[[Tensor], Tensor], wanted: str) -> None:
+    """Raise ValueError for a value that does not fit, where no GPU would have to be waited for."""
+    if _known(x) and not fits(x.detach()).all():
+        raise ValueError(f"{name} was given {_unfit(x, fits)} as its {label}; wanted {wanted}")
+
+
+def _unfit(x: Tensor, fits: Callable[[Tensor], Tensor]) -> object:
+    """The first value that does not fit."""
+    values = x.detach().numpy()
+    return values[~fits(x.detach()).numpy()].flat[0].item()
+
+
+def laplace(
+    loc: Tensor | float = 0.0, scale: Tensor | float = 1.0, size: Shape | None = None, *,
+    dtype: DTypeLike | None = None, device: Device | str | None = None,
+    generator: Generator | Key | None = None,
+) -> Tensor:
+    """Laplace distributed values loc + scale * draw, whose gradients flow to loc and scale.
+
+    Args:
+        loc, scale: numbers or tensors, which broadcast against each other.
+        size: the shape; by default that of loc and scale.
+        dtype: by default that of the tensors, or the default dtype.
+        device: of the result for numbers.
+        generator: a Generator or a Key to draw from.
+
+    Raises ValueError for a negative scale (but for a GPU, which would have to be waited for) and a
+    size that the parameters do not broadcast to, TypeError for what is no number or tensor.
+    """
+    (centre, width), shape = _spread("laplace", size, dtype, device, loc=loc, scale=scale)
+    _check("laplace", "scale", width, lambda x: x >= 0, "0 or more")
+    dtype, place = width.dtype, width.device  # what a captured step keeps has no tensor
+    return centre + width * _drawn("laplace", shape, False, generator, lambda shape: tensor(
+        _source().laplace(size=shape), dtype, place))
+
+
+def gumbel(
+    loc: Tensor | float = 0.0, scale: Tensor | float = 1.0, size: Shape | None = None, *,
+    dtype: DTypeLike | None = None, device: Device | str | None = None,
+    generator: Generator | Key | None = None,
+) -> Tensor:
+    """Gumbel distributed values loc + scale * draw, whose gradients flow to loc and scale.
+
+    Arguments and errors are those of `laplace`.
+    """
+    (centre, width), shape = _spread("gumbel", size, dtype, device, loc=loc, scale=scale)
+    _check("gumbel", "scale", width, lambda x: x >= 0, "0 or more")
+    dtype, place = width.dtype, width.device  # what a captured step keeps has no tensor
+    return centre + width * _drawn("gumbel", shape, False, generator, lambda shape: tensor(
+        _source().gumbel(size=shape), dtype, place))
+
+
+def truncated_normal(
+    lower: Tensor | float = -2.0, upper: Tensor | float = 2.0, size: Shape | None = None, *,
+    dtype: DTypeLike | None = None, device: Device | str | None = None,
+    generator: Generator | Key | None = None,
+) -> Tensor:
+    """Standard normal values between two bounds, without a gradient; exact also far out.
+
+    Arguments are those of `laplace`. Raises ValueError where lower is above upper (on a GPU, which
+    would have to be waited for, the value is NaN), and as `laplace`.
+    """
+    bounds, shape = _spread("truncated_normal", size, dtype, device, lower=lower, upper=upper)
+    _check("truncated_normal", "upper - lower", bounds[1] - bounds[0], lambda x: x >= 0,
+           "0 or more")
+    return _sampled("truncated_normal", truncated_op, bounds, shape, generator)
+
+
+def poisson(
+    lam: Tensor | float = 1.0, size: Shape | None = None, *, dtype: DTypeLike | None = None,
+    device: Device | str | None = None, generator: Generator | Key | None = None,
+) -> Tensor:
+    """Poisson distributed counts of mean lam, in a floating dtype and without a gradient.
+
+    Other arguments are those of `laplace`. Raises ValueError for a negative mean (on a GPU, which
+    would have to be waited for, the count is NaN), and as `laplace`.
+    """
+    rates, shape = _spread("poisson", size, dtype, device, lam=lam)
+    _check("poisson", "lam", rates[0], lambda x: x >= 0, "0 or more")
+    return _sampled("poisson", poisson_op, rates, shape, generator)
+
+
+def binomial(
+    n: Tensor | float, p: Tensor | float, size: Shape | None = None, *,
+    dtype: DTypeLike | None = None, device: Device | str | None = None,
+    generator: Generator | Key | None = None,
+) -> Tensor:
+    """How many of n trials succeed, each with probability p; floating, without a gradient.
+
+    Other arguments are those of `laplace`. Raises ValueError for a negative or infinite n and a p
+    outside of 0 to 1 (on a GPU, which would have to be waited for, the count is NaN), and as
+    `laplace`.
+    """
+    parameters, shape = _spread("binomial", size, dtype, device, n=n, p=p)
+    _check("binomial", "n", parameters[0], lambda x: (x >= 0) & (x < math.inf), "0 or more")
+    _check("binomial", "p", parameters[1], lambda x: (x >= 0) & (x <= 1), "0 to 1")
+    return _sampled("binomial", binomial_op, parameters, shape, generator)
+
+
+def categorical(
+    logits: Tensor, axis: int = -1, size: Shape | None = None, *,
+    generator: Generator | Key | None = None,
+) -> Tensor:
+    """Numbers of classes, each drawn with probability softmax(logits) along an axis; int64.
+
+    Args:
+        logits: unnormalized log-probabilities.
+        axis: of the classes.
+        size: the shape, whose last axes are those of logits without `axis`, which is the default.
+        generator: a Generator or a Key to draw from.
+
+    The largest of the logits with Gumbel noise wins. Raises ValueError for no classes, a size that
+    does not end so, and, but for a GPU, which would have to be waited for, NaN; TypeError for a
+    dtype that is not floating.
+    """
+    with no_grad():
+        x = asarray(logits).detach()
+        _floating("categorical", x.dtype)
+        if not x.ndim or not -x.ndim <= axis < x.ndim or not x.shape[axis]:
+            raise ValueError(f"categorical was given logits of shape {x.shape} and axis={axis}; "
+                             "wanted an axis of one class at least")
+        _check("categorical", "logits", x, lambda x: x == x, "numbers")
+        x = moveaxis(x, axis, -1)
+        rows = x.shape[:-1]
+        shape = rows if size is None else shape_of(size)
+        if shape[len(shape) - len(rows):] != rows or len(shape) < len(rows):
+            raise ValueError(f"categorical was given size={size} for logits of shape "
+                             f"{asarray(logits).shape}; wanted one that ends with {rows}")
+        place = x.device
+        noise = _drawn("categorical", (*shape, x.shape[-1]), False, generator, lambda shape: tensor(
+            _source().gumbel(size=shape), np.float64, place))
+        return (x.astype(np.float64) + noise).argmax(axis=-1)
 
 
 if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.system.foreign_names`

@@ -23,21 +23,21 @@ MOST_MODULES = 197  # of gtensor; each costs about 0.15 ms beside what it define
 ALLOWED = {"_bisect", "bisect", "copy", "dataclasses", "gc", "gtensor", "ml_dtypes", "mmap",
            "threading"}
 LATE = {"amp", "autograd", "checkpoint", "data", "fft", "func", "nn", "optim", "profiler",
-        "testing"}
+        "random", "testing"}
 LATE_MODULES = {f"gtensor.{name}" for name in (
     *LATE, "system.atomic", "backend.blas", "backend.cublas", "backend.cuda_graphs",
     "backend.cuda_guards", "cli",
     "engine.walk.anomaly", "engine.run.casting", "execution.streams", "hostcuda",
-    "memory.workspace", "ops.recurrent",
+    "memory.workspace", "ops.recurrent", "ops.sampling",
     "memory.trace.curves", "memory.trace.lifetimes", "memory.plan.plan", "memory.trace.reading",
     "memory.plan.recording", "memory.trace.snapshots", "memory.trace.timeline_page",
     "memory.trace.timelines", "ops.scan.linear_scan", "profiler.find_owners", "train")}
 
-LATE_OPS = {"all_gather", "all_reduce", "context_add", "context_dot", "context_mix",
-            "context_mix_into", "expm", "gru", "gru_grad", "linear_scan", "linear_scan_grad",
-            "logcumsumexp", "logcumsumexp_grad", "lstm", "lstm_grad", "packed_attention",
-            "packed_attention_grad", "reduce_scatter", "rotary", "running_extreme",
-            "weigh_gradient"}
+LATE_OPS = {"all_gather", "all_reduce", "binomial_draw", "context_add", "context_dot",
+            "context_mix", "context_mix_into", "expm", "gru", "gru_grad", "linear_scan",
+            "linear_scan_grad", "logcumsumexp", "logcumsumexp_grad", "lstm", "lstm_grad",
+            "packed_attention", "packed_attention_grad", "poisson_draw", "reduce_scatter", "rotary",
+            "running_extreme", "truncated_draw", "weigh_gradient"}
 
 
 def fresh(text: str) -> Any:

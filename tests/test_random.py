@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -207,6 +208,12 @@ def test_rows_are_chosen_and_shuffled():
     assert gt.random.shuffle(y[:, 1:]) is None  # a view: in place
     assert sorted(y[:, 1].tolist()) == list(range(1, 20, 2)) != y[:, 1].tolist()
     assert y[:, 0].tolist() == list(range(0, 20, 2))
+    twice = [gt.arange(9), gt.arange(9)]
+    for z in twice:
+        gt.random.shuffle(z, generator=gt.random.key(1))
+    assert twice[0].tolist() == twice[1].tolist() != [*range(9)]
+    assert gt.randint_like(gt.zeros((50,)), 3).dtype == gt.float32
+    assert set(gt.randint_like(gt.zeros((50,), gt.int32), 2, 4).tolist()) == {2, 3}
     assert sorted(gt.random.permutation(y)[:, 0].tolist()) == list(range(0, 20, 2))
     assert gt.random.permutation(gt.zeros((0, 2))).shape == (0, 2)
 
@@ -233,6 +240,13 @@ DRAWS = {
     "permutation": lambda g: gt.random.permutation(20, generator=g),
     "bernoulli": lambda g: gt.random.bernoulli(gt.ones(30) / 2, generator=g),
     "multinomial": lambda g: gt.random.multinomial(gt.ones(30), 5, generator=g),
+    "choice": lambda g: gt.random.choice(30, 6, generator=g),
+    "laplace": lambda g: gt.random.laplace(1.0, gt.ones(4), generator=g),
+    "gumbel": lambda g: gt.random.gumbel(size=4, generator=g),
+    "truncated_normal": lambda g: gt.random.truncated_normal(size=4, generator=g),
+    "poisson": lambda g: gt.random.poisson(gt.full((6,), 50.0), generator=g),
+    "binomial": lambda g: gt.random.binomial(100, 0.5, (6,), generator=g),
+    "categorical": lambda g: gt.random.categorical(gt.zeros((9, 9)), generator=g),
     "random_split": lambda g: gt.tensor(gt.data.random_split(
         range(20), [0.5, 0.5], generator=g)[0].indices),
 }
@@ -252,6 +266,26 @@ def test_a_generator_draws_what_the_process_draws_after_its_seed(name):
     assert DRAWS[name](source).tolist() == second.tolist()
     with pytest.raises(TypeError, match="generator.*; wanted a gt.Generator"):
         DRAWS[name](3)
+    key = gt.random.key(5)  # which does not change
+    assert [DRAWS[name](key).tolist() for _ in range(2)] == [first.tolist()] * 2
+
+
+def test_keys_that_follow_from_one_are_independent():
+    key = gt.random.key(0)
+    keys = [key, *gt.random.split(key, 3), *(gt.random.fold_in(key, n) for n in (0, 1, 2**64 - 1))]
+    assert len({*keys}) == 7 and keys[1:3] == gt.random.split(gt.random.key(0))
+    assert pickle.loads(pickle.dumps(key)) == key != gt.random.key(1)
+    drawn = np.stack([gt.random.normal(2000, generator=k).numpy() for k in keys])
+    assert np.abs(np.corrcoef(drawn) - np.eye(7)).max() < 0.1
+    assert gt.random.split(key, 0) == []
+    for call, kind, sentence in (
+        (lambda: gt.random.split(key, -1), ValueError, "num=-1; wanted an integer of 0 or more"),
+        (lambda: gt.random.split(3), TypeError, "split was given key=3; wanted one of gt.random.k"),
+        (lambda: gt.random.fold_in(key, -1), ValueError, "data=-1; wanted an integer from 0 to"),
+        (lambda: gt.random.key(1.5), ValueError, "seed 1.5 given"),
+    ):
+        with pytest.raises(kind, match=sentence):
+            call()
 
 
 def test_new_seeds_of_generators_differ():

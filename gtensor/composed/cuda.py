@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gtensor import memory
 from gtensor.backend import Device, cuda_device_count, get_device
-from gtensor.random import manual_seed
+from gtensor.creation.generators import manual_seed
 from gtensor.system.late_imports import late as _late
 
 if not TYPE_CHECKING:

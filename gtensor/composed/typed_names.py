@@ -61,6 +61,7 @@ atleast_1d = _shapes.atleast_1d
 atleast_2d = _shapes.atleast_2d
 bartlett_window = _windows.bartlett_window
 bernoulli = _random.bernoulli
+binomial = _random.binomial
 bitwise_not = invert = _ops.bitwise_invert
 blackman_window = _windows.blackman_window
 bmm = mm = mv = _ops.matmul
@@ -132,11 +133,13 @@ normal = _random.normal
 one_hot = _functional.one_hot
 permute = _ops.permute_dims
 pinverse = _linalg.pinv
+poisson = _random.poisson
 power = _ops.pow
 promote_types = _dtypes.result_type
 rand = _random.rand
 rand_like = _drawing.rand_like
 randint = _random.integers
+randint_like = _drawing.randint_like
 randn = _random.randn
 randn_like = _drawing.randn_like
 randperm = _random.permutation

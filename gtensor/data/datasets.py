@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend import element_type, host_array
+from gtensor.creation.generators import Generator, Key, drawing_from, generator
 from gtensor.creation.new_tensors import asarray, empty
 from gtensor.engine.handle.context import no_grad
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.random import Generator, drawing_from, generator
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -175,7 +175,7 @@ class ConcatDataset(Dataset):
 
 def random_split(
     dataset: Dataset | Sequence[Any], lengths: Sequence[float],
-    seed: int | Generator | None = None, *, generator: Generator | None = None,
+    seed: int | Generator | Key | None = None, *, generator: Generator | Key | None = None,
 ) -> list[Subset]:
     """Disjoint random subsets of a dataset that cover it.
 
@@ -197,7 +197,7 @@ def random_split(
     if sum(sizes) != total or min(sizes, default=0) < 0:
         raise ValueError(f"lengths {list(lengths)} given for {total} items; wanted lengths that "
                          "add up to it, or shares that add up to 1")
-    if seed is None or isinstance(seed, Generator):
+    if seed is None or isinstance(seed, (Generator, Key)):
         with drawing_from(generator or seed):
             seed = draw_seed()
     order = shuffled(total, seed, 0)

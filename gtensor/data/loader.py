@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 import numpy as np
 
 from gtensor.backend import Device, get_device
+from gtensor.creation.generators import Generator, drawing_from
 from gtensor.data.collate import default_collate, emptied, to_device
 from gtensor.data.datasets import draw_seed, shuffled
 from gtensor.data.workers import WorkerTimeout, made_ahead
 from gtensor.ops.define.arguments import refuse_unsupported
-from gtensor.random import Generator, drawing_from
 from gtensor.system import ranges
 from gtensor.system.bus import BatchEvent, bus, tell
 from gtensor.system.documents import UNLOADED, Facts, is_number, told

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gtensor import memory
 from gtensor.backend import Device
+from gtensor.creation.generators import repetition
 from gtensor.engine.handle.errors import LevelError
 from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
@@ -17,7 +18,6 @@ from gtensor.engine.transforms.batched import Vectorized
 from gtensor.func.trees import P, R, Tree, at_leaves, leaves, rebuilt
 from gtensor.ops.arrange.joining import concat, stack
 from gtensor.ops.arrange.shape import moveaxis
-from gtensor.random import repetition
 from gtensor.settings import settings
 from gtensor.system.bus import MemoryEvent, listen
 

@@ -24,6 +24,7 @@ from weakref import ref
 
 import numpy as np
 
+from gtensor.creation.generators import refusing
 from gtensor.engine.handle.context import (
     STATE,
     current_casts,
@@ -54,7 +55,6 @@ from gtensor.engine.transforms.dual import Directional
 from gtensor.engine.walk.slots import RawStep, RecordedStep
 from gtensor.engine.walk.stacked import Stack, StackedStep
 from gtensor.func.gradients import vjp, without_history
-from gtensor.random import refusing
 
 if TYPE_CHECKING:
     from gtensor.backend import Device

@@ -23,7 +23,7 @@ from gtensor.system.late_imports import late as _late
 from gtensor.system.written_code import enter as _enter
 
 if TYPE_CHECKING:
-    from gtensor.random import Generator
+    from gtensor.creation.generators import Generator
 else:
     __getattr__, __dir__ = _late(__name__)
 

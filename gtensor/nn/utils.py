@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf, isfinite
 from typing import TYPE_CHECKING, TypeVar
 
+from gtensor.creation.generators import repetition
 from gtensor.creation.new_tensors import zeros
 from gtensor.engine.handle.context import again, grad_enabled, no_grad
 from gtensor.engine.handle.tensor import Tensor
@@ -22,7 +23,6 @@ from gtensor.ops.arrange.padding import pad
 from gtensor.ops.define.arguments import all_tensors, refuse_unsupported, takes_arrays
 from gtensor.ops.linalg.norms import vector_norm, weight_norm_op
 from gtensor.ops.updates import clipping
-from gtensor.random import repetition
 from gtensor.system.late_imports import late as _late
 from gtensor.system.written_code import enter as _enter
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from gtensor import memory, nn, random
 from gtensor.amp import autocast
+from gtensor.creation.generators import check_state
 from gtensor.creation.new_tensors import tensor
 from gtensor.data import DataLoader
 from gtensor.engine.handle.context import no_grad
@@ -493,7 +494,7 @@ class Trainer:
                                 f"than --epochs {self.epochs}; wanted {least} or more")
             streams = said.many("streams", ())
             for state in streams:
-                random.check_state(state)
+                check_state(state)
             return progress, said.whole("epochs"), streams, {
                 **own, "seed": loader.whole("seed"), "epoch": progress.epoch,
                 "batch": progress.batch}

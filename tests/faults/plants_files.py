@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import rich.console
 
-from gtensor import random
 from gtensor.checkpoint import layout, reading, writing
+from gtensor.creation import generators
 from gtensor.memory.trace import plain_pickle
 from gtensor.system import atomic, documents, files
 from gtensor.system.documents import Facts
@@ -62,7 +62,7 @@ def names_as_markup() -> Context:
 
 def buffer_position_unchecked() -> Context:
     """the position in the generator's buffer is not checked"""
-    return patch.dict(random._FIELDS, {("buffer_pos",): (1, 1 << 62)})
+    return patch.dict(generators._FIELDS, {("buffer_pos",): (1, 1 << 62)})
 
 
 def killed_rotation_left() -> Context:

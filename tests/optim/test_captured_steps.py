@@ -11,6 +11,7 @@ import pytest
 
 import gtensor as gt
 from gtensor.backend.cuda import CudaDevice
+from gtensor.creation.generators import repetition
 from gtensor.engine.run import casting as casting_module
 from gtensor.execution import graphs as graphs_module
 from gtensor.ops.activations import dropout as dropout_module
@@ -318,7 +319,7 @@ def test_a_replay_casts_the_weights_that_the_last_one_wrote():
 
 
 @pytest.mark.parametrize(("room", "name", "fault"), [
-    (graphs_module, "around_captures", [lambda: gt.random.repetition()()]),
+    (graphs_module, "around_captures", [lambda: repetition()()]),
     (casting_module, "replayed", lambda *_: ())])
 def test_planted_fault_casts_that_replays_leave_are_seen(room: Any, name: str, fault: Any):
     with patch.object(room, name, fault), pytest.raises((AssertionError, RuntimeError)):

@@ -123,6 +123,10 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "linalg.cholesky": lambda: {"x": gt.eye(3)},
     **{f"random.{name}": lambda: {"shape": (2, 3)} for name in (
         "exponential", "normal", "uniform")},
+    "random.binomial": lambda: {"n": 5, "p": 0.5},
+    "random.fold_in": lambda: {"key": gt.random.key(1), "data": 3},
+    "random.split": lambda: {"key": gt.random.key(1)},
+    "random.truncated_normal": lambda: {"lower": -1.0, "upper": 1.0},
     "random.integers": lambda: {"low": 0, "high": 9, "shape": (2, 3)},
     "random.set_state": lambda: {"state": gt.random.get_state()},
     "nn.functional.conv_transpose1d": lambda: {

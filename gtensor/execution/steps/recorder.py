@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend import Device, device_of, owner
+from gtensor.creation.generators import repeating
 from gtensor.engine.handle.arrays import layout
 from gtensor.engine.handle.context import EXCHANGES
 from gtensor.engine.handle.namespaces import raw
@@ -31,7 +32,6 @@ from gtensor.engine.handle.node import Node, next_seq
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.walk.slots import RawStep
 from gtensor.engine.walk.stacked import StackedNamespace, StackedStep
-from gtensor.random import repeating
 from gtensor.system.bus import here
 from gtensor.system.source_line import place, user_frame
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from gtensor.backend import Device, host
 from gtensor.backend.kernels import elementwise
+from gtensor.creation.generators import generator
 from gtensor.creation.new_tensors import ones
 from gtensor.engine.handle.context import again
 from gtensor.engine.handle.namespaces import raw, recorded
@@ -34,7 +35,6 @@ from gtensor.ops.define.cpu_tiles import computed_in, masked
 from gtensor.ops.define.fused import fused
 from gtensor.ops.define.path_builders import tiles
 from gtensor.ops.define.pointwise import partial, pointwise
-from gtensor.random import generator
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
