@@ -429,15 +429,24 @@ HERE void NAME(log_softmax_grad)(
 
 // -- rows of attention ----------------------------------------------------------------------------
 
-// Scores of matrices (length, n), in place: exp(score - largest). Largest and total of each row are
-// written. `causal`: row i of a matrix sees its first i + 1 keys only, the others become 0.
+// How many of n keys row i of matrices with `length` rows sees: row 0 sees `first` and one more.
+HERE int64_t NAME(seen)(int64_t i, int64_t n, int64_t length, int64_t causal, int64_t first) {
+    const int64_t seen = first + i % length + 1;
+    return !causal || seen > n ? n : seen < 0 ? 0 : seen;
+}
+
+// Scores of matrices (length, n), in place: exp(score - largest), 0 where a key is not seen. Largest,
+// at least `before` unless that is null, and total of each row are written.
 HERE void NAME(attention)(
-    REAL *scores, REAL *largest, REAL *total, int64_t n, int64_t length, int64_t causal, int64_t begin, int64_t end
+    REAL *scores, const REAL *before, REAL *largest, REAL *total, int64_t n, int64_t length,
+    int64_t causal, int64_t first, int64_t begin, int64_t end
 ) {
     for (int64_t i = begin; i < end; i++) {
         REAL *x = scores + i * n;
-        const int64_t seen = causal && i % length + 1 < n ? i % length + 1 : n;
-        const REAL top = largest[i] = NAME(maximum)(x, seen);
+        const int64_t seen = NAME(seen)(i, n, length, causal, first);
+        REAL top = NAME(maximum)(x, seen);
+        if (before && before[i] > top) top = before[i];
+        largest[i] = top;
         total[i] = (REAL)NAME(exponentials)(x, x, seen, top == (REAL)-INFINITY ? 0 : top);
         if (seen < n) memset(x + seen, 0, (n - seen) * sizeof(REAL));
     }
@@ -445,11 +454,11 @@ HERE void NAME(attention)(
 
 // The same with known largest scores; and change = (change - shift) * scores, unless it is null.
 HERE void NAME(attention_grad)(
-    REAL *scores, const REAL *largest, REAL *changes, const REAL *shifts, int64_t all, int64_t length,
-    int64_t causal, int64_t begin, int64_t end
+    REAL *scores, const REAL *largest, REAL *changes, const REAL *shifts, int64_t all,
+    int64_t length, int64_t causal, int64_t first, int64_t begin, int64_t end
 ) {
     for (int64_t i = begin; i < end; i++) {
-        const int64_t n = causal && i % length + 1 < all ? i % length + 1 : all;
+        const int64_t n = NAME(seen)(i, all, length, causal, first);
         REAL *x = scores + i * all, *change = changes ? changes + i * all : 0;
         const REAL top = largest[i], shift = changes ? shifts[i] : 0;
         if (change) {
@@ -883,8 +892,8 @@ RANGE(softmax, P(0), P(1), I(0))
 RANGE(softmax_grad, P(0), P(1), P(2), I(0))
 RANGE(log_softmax, P(0), P(1), I(0))
 RANGE(log_softmax_grad, P(0), P(1), P(2), I(0))
-RANGE(attention, P(0), P(1), P(2), I(0), I(1), I(2))
-RANGE(attention_grad, P(0), P(1), P(2), P(3), I(0), I(1), I(2))
+RANGE(attention, P(0), P(1), P(2), P(3), I(0), I(1), I(2), I(3))
+RANGE(attention_grad, P(0), P(1), P(2), P(3), I(0), I(1), I(2), I(3))
 RANGE(row_norm, P(0), P(1), P(2), P(3), P(4), P(5), F(0), I(0))
 RANGE(row_norm_grad, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(0), I(1), I(2), I(3))
 RANGE(group_norm, P(0), P(1), P(2), P(3), P(4), P(5), F(0), I(0), I(1), I(2))

@@ -67,6 +67,40 @@ def softmax(kernel: str, result: Array, *inputs: Array, quiet: bool = False) -> 
     return True
 
 
+def of_attention(dtype: np.dtype) -> bool:
+    """Whether `attention` and `attention_grad` take scores of a dtype."""
+    return bool(settings.compiled and dtype.char in "fd" and _FOUND)
+
+
+def attention(
+    scores: Array, first: int | None, before: Array | None = None
+) -> tuple[Array, Array]:
+    """Replace scores (..., L, S) by exp(score - largest); largest (..., L, 1) and the sums.
+
+    Query i sees keys up to i + `first` only, all where it is None; the others become 0. Largest is
+    at least `before`.
+    """
+    *lead, columns = scores.shape
+    largest, total = host().empty((2, *lead, 1), scores.dtype, "attention")
+    _run("attention", (scores, _number(before, scores.dtype), largest, total),
+         (columns, lead[-1], int(first is not None), first or 0), (), largest.size,
+         compiled.INFINITE)
+    return largest, total
+
+
+def attention_grad(
+    scores: Array, largest: Array, first: int | None, change: Array | None = None,
+    shift: Array | None = None
+) -> None:
+    """The same of known largest scores; and change = (change - shift) * result, where it is given.
+    """
+    *lead, columns = scores.shape
+    _run("attention_grad",
+         (scores, _number(largest, scores.dtype), change, _number(shift, scores.dtype)),
+         (columns, lead[-1], int(first is not None), first or 0), (), prod(lead),
+         compiled.INFINITE)
+
+
 def row_norm(
     x: Array, weight: Array | None, bias: Array | None, y: Array, dims: int, eps: float,
     centred: bool
