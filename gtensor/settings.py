@@ -34,7 +34,8 @@ class Settings:
     debug: int = _flag(0, "1: name the device, full tracebacks, check indices on a GPU, put every "
                            ".grad back after an error; from import on 2: a line per op; 3: "
                            "checksums of saved arrays, too; 4: the lines of code, too")
-    compiled: int = _flag(1, "0: paths of the CPU use no kernels in C, but NumPy's functions")
+    compiled: int = _flag(1, "0: paths of the CPU use no kernels in C, but NumPy's "
+                         "functions; 2: kernels also where they take longer")
     arena_min_bytes: int = _flag(1048576, "CPU arrays from this size on come from the "
                                  "arena; an eighth of it in replays of captured steps")
     arena_steps: int = _flag(0, "round blocks up to so many steps per power of two (0: granules)")

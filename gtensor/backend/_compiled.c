@@ -3,12 +3,14 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <fenv.h>
+
 #include "../../kernels/cpu/kernel.h"
 
 // One table per file of kernels.
-extern const Entry formulas_float[], formulas_double[];
+extern const Entry formulas_float[], formulas_double[], rows[];
 
-static const Entry *const tables[] = {formulas_float, formulas_double};
+static const Entry *const tables[] = {formulas_float, formulas_double, rows};
 
 enum { TABLES = sizeof tables / sizeof *tables };
 
@@ -32,7 +34,8 @@ static Kernel *found(Py_ssize_t place) {
         }                                                                                   \
     } while (0)
 
-// run(kernel, arrays, sizes, numbers, items): arrays are buffers with any strides, or None.
+// run(kernel, arrays, sizes, numbers, items): arrays are buffers with any strides, or None. Returns
+// the flags of the floating-point unit that were raised, as `compiled.py` numbers them.
 static PyObject *run(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     PyObject *result = NULL;
     Py_buffer views[MOST_ARRAYS];
@@ -67,10 +70,15 @@ static PyObject *run(PyObject *module, PyObject *const *given, Py_ssize_t count)
         call.numbers[i] = PyFloat_AsDouble(one);
         if (call.numbers[i] == -1 && PyErr_Occurred()) goto end;
     });
+    int flags;
     Py_BEGIN_ALLOW_THREADS
+    feclearexcept(FE_ALL_EXCEPT);
     kernel(&call, 0, items);
+    flags = fetestexcept(FE_ALL_EXCEPT);
+    feclearexcept(FE_ALL_EXCEPT);
     Py_END_ALLOW_THREADS
-    result = Py_NewRef(Py_None);
+    result = PyLong_FromLong((flags & FE_DIVBYZERO ? 1 : 0) | (flags & FE_OVERFLOW ? 2 : 0) |
+                             (flags & FE_UNDERFLOW ? 4 : 0) | (flags & FE_INVALID ? 8 : 0));
 end:
     while (held--)
         if (views[held].obj) PyBuffer_Release(&views[held]);

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 try:
     from gtensor.backend import _compiled
 except ImportError:  # not built, or for another Python
@@ -28,13 +30,39 @@ def kernel(name: str) -> int | None:
 
 def run(
     kernel: int, arrays: tuple[ndarray | None, ...], sizes: Sequence[int],
-    numbers: Sequence[float], items: int,
+    numbers: Sequence[float], items: int, quiet: int = 0,
 ) -> None:
     """Compute that many items by a kernel, whose comment in C says what it takes.
 
-    Nothing is checked: shapes, strides and dtypes must be those that it is written for.
+    Nothing is checked: shapes, strides and dtypes must be those that it is written for. Flags of
+    the floating-point unit that it raised, except the `quiet` ones, have the consequences that
+    `np.errstate` gives them.
     """
-    _compiled.run(kernel, arrays, sizes, numbers, items)
+    flags = _compiled.run(kernel, arrays, sizes, numbers, items) & ~quiet
+    if flags:
+        _report(flags)
+
+
+_DIVIDE, _OVER, _UNDER, _INVALID = 1, 2, 4, 8
+INFINITE = _OVER | _INVALID
+"""Flags that are no news where infinite numbers are expected."""
+ALL = INFINITE | _DIVIDE | _UNDER
+
+
+def _report(flags: int) -> None:
+    """Raise the flags once more in NumPy."""
+    if flags & _DIVIDE:
+        np.divide(_ONE, 0)
+    if flags & _OVER:
+        np.multiply(_MOST, 2)
+    if flags & _UNDER:
+        np.multiply(_LEAST, _LEAST)
+    if flags & _INVALID:
+        np.subtract(_INFINITE, _INFINITE)
+
+
+_ONE, _MOST, _LEAST, _INFINITE = [
+    np.array([value], np.float32) for value in (1, 3e38, 1e-38, np.inf)]
 
 
 def described() -> str:

@@ -8,13 +8,14 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 
-from gtensor.backend import cuda_memory
+from gtensor.backend import compiled, cuda_memory
 from gtensor.engine.handle.namespaces import raw, recorded
 from gtensor.engine.tape.op import registry
 from gtensor.ops.arrange import shape
 from gtensor.ops.attention import whole_matrices
-from gtensor.ops.define import path_builders
+from gtensor.ops.define import path_builders, rows
 from gtensor.ops.linalg import decompositions, singular_values
 
 from .plants import Context
@@ -81,3 +82,26 @@ def dropout_begun_anew() -> Context:
     right = whole_matrices.keep_factors
     return patch.object(whole_matrices, "keep_factors", lambda device, shape, first, *more: right(
         device, shape, 0, *more))
+
+
+def kernel_off() -> Context:
+    """softmax by a kernel in C is too large by a hundred-thousandth"""
+    _want_kernels()
+    right = rows._run
+
+    def run(name: str, arrays: tuple[Any, ...], *more: Any) -> None:
+        right(name, arrays, *more)
+        if name == "softmax":
+            np.multiply(arrays[-1], 1.00001, out=arrays[-1])
+    return patch.object(rows, "_run", run)
+
+
+def flags_unseen() -> Context:
+    """flags that a kernel in C raised are not looked at"""
+    _want_kernels()
+    return patch.object(compiled, "_report", lambda flags: None)
+
+
+def _want_kernels() -> None:
+    if compiled.kernel("rows_softmax_f") is None:
+        pytest.skip("kernels in C were not built")

@@ -15,6 +15,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import Op, op
 from gtensor.engine.tape.samples import Sample, alike, normal
 from gtensor.ops.arrange.shape import along_one
+from gtensor.ops.define import rows
 from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.cpu_tiles import (
@@ -74,14 +75,16 @@ def _softmax_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
     if x.size == 0:
         return out
     source, result = _last(x, axis), _last(out, axis)
+    if rows.softmax("softmax", result, source, quiet=True):
+        return out
     read = _reader(source, 1)
     # a row of -infinity only becomes NaN, as in PyTorch
     with np.errstate(invalid="ignore", over="ignore"):
         broadcast_directly(source.shape[-1])
         for tile in row_tiles(source.shape, _FACTOR):
-            rows, target = read(0, source[tile]), result[tile]
-            terms = target if target.dtype == rows.dtype else rows
-            _exponentials(rows, terms)
+            part, target = read(0, source[tile]), result[tile]
+            terms = target if target.dtype == part.dtype else part
+            _exponentials(part, terms)
             np.divide(terms, row_sums(terms), out=terms)
             if terms is not target:
                 target[...] = terms
@@ -94,15 +97,17 @@ def _log_softmax_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
     if x.size == 0:
         return out
     source, result = _last(x, axis), _last(out, axis)
+    if rows.softmax("log_softmax", result, source, quiet=True):
+        return out
     read = _reader(source, 1)
     scratch = host().workspace(row_tile_size(source.shape, _FACTOR), computed_in(x.dtype))
     with np.errstate(invalid="ignore", over="ignore"):  # half types: down to -infinity
         broadcast_directly(source.shape[-1])
         for tile in row_tiles(source.shape, _FACTOR):
-            rows, target = read(0, source[tile]), result[tile]
-            wide = target if target.dtype == rows.dtype else rows
-            np.subtract(rows, row_maxima(rows), out=wide)
-            terms = np.exp(wide, out=scratch(0, rows.shape))
+            part, target = read(0, source[tile]), result[tile]
+            wide = target if target.dtype == part.dtype else part
+            np.subtract(part, row_maxima(part), out=wide)
+            terms = np.exp(wide, out=scratch(0, part.shape))
             np.subtract(wide, np.log(row_sums(terms)), out=wide)
             if wide is not target:
                 target[...] = wide
@@ -115,6 +120,8 @@ def _softmax_grad_cpu(g: Array, y: Array, *, axis: int, out: Array | None = None
     if g.size == 0:
         return out
     gs, ys, result = _last(g, axis), _last(y, axis), _last(out, axis)
+    if rows.softmax("softmax_grad", result, gs, ys):
+        return out
     read = _reader(gs, 2)
     with np.errstate():
         broadcast_directly(gs.shape[-1])
@@ -134,6 +141,8 @@ def _log_softmax_grad_cpu(g: Array, y: Array, *, axis: int, out: Array | None = 
     if g.size == 0:
         return out
     gs, ys, result = _last(g, axis), _last(y, axis), _last(out, axis)
+    if rows.softmax("log_softmax_grad", result, gs, ys):
+        return out
     read = _reader(gs, 2)
     scratch = host().workspace(row_tile_size(gs.shape, _FACTOR), computed_in(g.dtype))
     with np.errstate():

@@ -14,6 +14,7 @@ from gtensor.engine.handle.namespaces import raw
 from gtensor.ops.activations.dropout import keep_factors
 from gtensor.ops.attention import fused, whole_matrices
 from gtensor.ops.attention.whole_matrices import unseen, unseen_on_cpu
+from gtensor.ops.define import rows as row_kernels
 from gtensor.ops.define.cpu_tiles import computed_in, row_maxima
 from gtensor.ops.define.path_builders import tiles
 from gtensor.ops.define.sums import row_sums
@@ -141,7 +142,10 @@ class _Blocks:
     def scores(
         self, queries: Array, scale: float, batch: Key, rows: slice, columns: slice
     ) -> Array:
-        """scale * queries @ keys.mT, masked: a block that may be overwritten."""
+        """scale * queries @ keys.mT, masked: a block that may be overwritten.
+
+        Kernels of rows hide what is not causal.
+        """
         s = self.product(0, queries, self.part(self.k, batch, columns), scale)
         if self.mask is not None:
             mask = self.mask[batch][..., rows, columns]
@@ -149,9 +153,18 @@ class _Blocks:
                 self.xp.copyto(s, -np.inf, where=self.xp.logical_not(mask))
             else:
                 s += mask
-        if self.is_causal and columns.stop > rows.start + 1:
+        if self.is_causal and columns.stop > rows.start + 1 and not self.by_rows:
             self.xp.copyto(s, -np.inf, where=self.unseen(rows, columns))
         return s
+
+    @cached_property
+    def by_rows(self) -> bool:
+        """Whether the rows of blocks are done by kernels in C."""
+        return self.device.type == "cpu" and row_kernels.of_attention(self.work)
+
+    def first(self, rows: slice, columns: slice) -> int | None:
+        """The last of the columns that the first query sees; None if all see all."""
+        return rows.start - columns.start if self.is_causal else None
 
     def unseen(self, rows: slice, columns: slice) -> Array:
         """Which keys lie behind each query; the same for all matrices."""
@@ -257,13 +270,17 @@ def _attend(
     queries, scale = blocks.scaled(0, blocks.part(blocks.q, batch, rows))
     for columns in blocks.column_blocks(rows):
         p = blocks.scores(queries, scale, batch, rows, columns)
-        higher = row_maxima(p) if on_cpu else p.max(axis=-1, keepdims=True)
-        if top is not None:
-            higher = xp.maximum(top, higher)
+        if blocks.by_rows:
+            higher, sums = row_kernels.attention(p, blocks.first(rows, columns), top)
+        else:
+            higher = row_maxima(p) if on_cpu else p.max(axis=-1, keepdims=True)
+            if top is not None:
+                higher = xp.maximum(top, higher)
         origin = xp.where(higher == -np.inf, 0, higher)  # nothing seen yet: not -inf minus -inf
-        p -= origin
-        xp.exp(p, out=p)
-        sums = row_sums(p) if on_cpu else p.sum(axis=-1, keepdims=True)
+        if not blocks.by_rows:
+            p -= origin
+            xp.exp(p, out=p)
+            sums = row_sums(p) if on_cpu else p.sum(axis=-1, keepdims=True)
         if top is None:
             total = sums
         else:
@@ -364,20 +381,26 @@ def _attend_backward(
     for columns in blocks.column_blocks(rows):
         keys, values = (blocks.part(x, batch, columns) for x in (blocks.k, blocks.v))
         p = blocks.scores(queries, scale, batch, rows, columns)
-        p -= largest[batch][..., rows, :]
-        xp.exp(p, out=p)
-        if sums_left is not None:
-            p /= sums_left
         change = blocks.product(1, arrived, values)
         kept = blocks.kept(first, rows, p.shape)
+        top = largest[batch][..., rows, :]
+        if blocks.by_rows:
+            known = (None, None) if kept is not None else (change, shift)
+            row_kernels.attention_grad(p, top, blocks.first(rows, columns), *known)
+        else:
+            p -= top
+            xp.exp(p, out=p)
+            if sums_left is not None:
+                p /= sums_left
         if kept is not None:
             change *= kept
             kept *= p
         if sums[2] is not None:
             used = p if kept is None else kept
             blocks.add_product(sums[2], batch, columns, _swapped(used), arrived)
-        change -= shift
-        change *= p  # the gradient of the scores
+        if kept is not None or not blocks.by_rows:
+            change -= shift
+            change *= p  # the gradient of the scores
         if sums[0] is not None:
             scaled, alpha = blocks.scaled(1, keys)
             blocks.add_product(sums[0], batch, rows, change, scaled, alpha)

@@ -15,6 +15,7 @@ import numpy as np
 
 from gtensor.engine.handle.namespaces import raw
 from gtensor.ops.activations.dropout import keep_factors
+from gtensor.ops.define import rows
 from gtensor.ops.define.cpu_tiles import row_maxima
 from gtensor.ops.define.path_builders import tiles
 from gtensor.ops.define.sums import row_sums
@@ -85,11 +86,15 @@ class _Matrices:
         self.shape = *q.shape[:-1], k.shape[-2]  # of the weights
 
     def attend(self, out: Array) -> tuple[Array, Array]:
-        p = self._scores(self._scaled(self.q))
-        top = row_maxima(p)
-        p -= np.where(top == -np.inf, 0, top)
-        np.exp(p, p)
-        total = row_sums(p)
+        p = self._products(self._scaled(self.q))
+        if rows.of_attention(p.dtype):
+            top, total = rows.attention(p, 0 if self.is_causal else None)
+        else:
+            self._hide(p)
+            top = row_maxima(p)
+            p -= np.where(top == -np.inf, 0, top)
+            np.exp(p, p)
+            total = row_sums(p)
         kept = self._kept()
         if kept is not None:
             p *= kept
@@ -107,29 +112,39 @@ class _Matrices:
         arrived = np.divide(g, total, self._empty(g.shape))
         shift = raw["cpu"].vecdot(arrived, attended)[..., None]
         queries = self._scaled(self.q)
-        p = self._scores(queries)
-        p -= largest
-        np.exp(p, p)
+        p = self._products(queries)
         change = np.matmul(arrived, self.v.swapaxes(-1, -2), self._empty(self.shape))
         kept = self._kept()
+        done = rows.of_attention(p.dtype)
+        if done:
+            known = (None, None) if kept is not None else (change, shift)
+            rows.attention_grad(p, largest, 0 if self.is_causal else None, *known)
+        else:
+            self._hide(p)
+            p -= largest
+            np.exp(p, p)
         if kept is not None:
             change *= kept
             kept *= p
         if dv is not None:
             np.matmul((p if kept is None else kept).swapaxes(-1, -2), arrived, dv)
-        change -= shift
-        change *= p  # the gradient of the scores
+        if kept is not None or not done:
+            change -= shift
+            change *= p  # the gradient of the scores
         if dq is not None:
             np.matmul(change, self._scaled(self.k), dq)
         if dk is not None:
             np.matmul(change.swapaxes(-1, -2), queries, dk)
 
-    def _scores(self, queries: Array) -> Array:
-        scores = np.matmul(queries, self.k.swapaxes(-1, -2), self._empty(self.shape))
+    def _products(self, queries: Array) -> Array:
+        """The scores of all keys."""
+        return np.matmul(queries, self.k.swapaxes(-1, -2), self._empty(self.shape))
+
+    def _hide(self, scores: Array) -> None:
+        """Those of keys that a query does not see become -infinity."""
         if self.is_causal:
             length, keys = self.shape[-2:]
             np.copyto(scores, -np.inf, where=unseen_on_cpu(np, 0, length, 0, keys))
-        return scores
 
     def _kept(self) -> Array | None:
         """The dropout factors of the weights; None without dropout."""

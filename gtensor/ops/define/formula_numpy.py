@@ -446,7 +446,8 @@ def _in_tiles(
         views, out = [a.reshape(-1) for a in views], out.reshape(-1)
     direct = out.dtype == work and out.flags.c_contiguous
     if program.kernel is not None and settings.compiled and direct and flat and not any(widened):
-        compiled.run(program.kernel, (*views, out), (), program.constants(**params), out.size)
+        compiled.run(program.kernel, (*views, out), (), program.constants(**params), out.size,
+                     compiled.ALL)
         return
     numbers = program.numbers(**params)
     shared = fresh and direct and program.floats > 0

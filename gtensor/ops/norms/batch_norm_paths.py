@@ -20,6 +20,7 @@ from gtensor.backend.kernels import ACTIVATIONS as CODES
 from gtensor.backend.kernels import BLOCK, NULL, Raw, raw, shared_bytes
 from gtensor.engine.handle.namespaces import raw as raw_spaces
 from gtensor.ops.activations.activation import ACTIVATIONS
+from gtensor.ops.define import rows as row_kernels
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.define.path_builders import settled, tiled, tiles
 from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
@@ -106,6 +107,28 @@ def transform(
             result[key] = activate(y)
 
 
+def normalize_cpu(
+    x: Array, out: Array, weight: Array | None, bias: Array | None, mean: Array | None,
+    var: Array | None, eps: float, activation: str, parameter: float,
+    activate: Callable[[np.ndarray], np.ndarray], parts: int = 1
+) -> tuple[Array, Array]:
+    """out = activate((x - mean) / sqrt(var + eps) * weight + bias); mean and var, x's if not given.
+
+    `out` may be x. Tiles are a part of those of the settings.
+    """
+    given = mean is not None and var is not None
+    if mean is None or var is None:
+        mean, var = np.empty((2, x.shape[1]), computed_in(x.dtype))
+    if row_kernels.batch_norm(
+            x, weight, bias, out, mean, var, given, eps, activation, parameter):
+        return mean, var
+    if not given:
+        mean, var = statistics_cpu(x)
+    c = Channels(x, 1, settings.tile_elements // parts)
+    transform(c, x, out, mean, scale_of(weight, var, eps, c.work), bias, activate)
+    return mean, var
+
+
 def summed(c: Channels, terms: Iterable[Term], totals: np.ndarray) -> Iterator[Term]:
     """The terms, once the sums of dy and of a * dy are added to totals, (2, C).
 
@@ -175,6 +198,11 @@ def scale_of(weight: Array | None, var: np.ndarray, eps: float, work: np.dtype) 
 def statistics_cpu(x: np.ndarray, out: Array | None = None) -> np.ndarray:
     """Mean and biased variance per channel, (2, C)."""
     work = computed_in(x.dtype)
+    made = np.empty((2, x.shape[1]), work)
+    exact = out is not None and out.dtype != work  # replicas add up float64
+    if not exact and row_kernels.batch_norm(
+            x, None, None, None, made[0], made[1], False, 0.0, "identity", 0.0):
+        return settled(made, out)
     result = np.stack(moments(x.swapaxes(0, 1), 1, work))
     if out is None:
         return result.astype(work)
@@ -216,12 +244,9 @@ def forward_cpu(
     if out is None:
         out = host().empty(x.shape, x.dtype, "batch_norm")
     given = mean is not None
-    if mean is None or var is None:
-        mean, var = statistics_cpu(x)
-    c = Channels(x, 1)
     act, ns = ACTIVATIONS[activation][0], raw_spaces["cpu"]
-    transform(c, x, out, mean, scale_of(weight, var, eps, c.work), bias,
-              lambda y: act(ns, y, parameter, out=y))
+    mean, var = normalize_cpu(x, out, weight, bias, mean, var, eps, activation, parameter,
+                              lambda y: act(ns, y, parameter, out=y))
     if not given:
         move_cpu(moving, mean, var)
     return out, mean, var
@@ -251,11 +276,33 @@ def _views(
             c.per_channel(weight), c.per_channel(bias))
 
 
+def _compiled(
+    g: Array, x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array,
+    out: Array | None, *, training: bool, eps: float, activation: str, parameter: float,
+    known: Array | None = None, count: float | None = None
+) -> Array | None:
+    """dx in `out`, where it is wanted, by a kernel; the sums (C, 2), None where none serves."""
+    if not row_kernels.takes(x, activation):
+        return None
+    channels = x.shape[1]
+    sums = np.zeros((channels, 2)) if known is None else known.T.astype(np.float64, order="C")
+    found = row_kernels.batch_norm_grads(
+        g, x, out, sums, mean, inverse_deviation(var, eps, computed_in(x.dtype)),
+        scale_of(weight, var, eps, computed_in(x.dtype)), weight, bias, activation=activation,
+        parameter=parameter, training=training, known=known is not None,
+        count=count or x.size // channels)
+    return sums if found else None
+
+
 def sums_cpu(
     g: Array, x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
     training: bool, eps: float, activation: str, parameter: float, out: Array | None = None,
 ) -> Array:
     """Per channel the sums of dy and of dy * xhat, (2, C): the gradients of bias and weight."""
+    sums = _compiled(g, x, weight, bias, mean, var, None, training=training, eps=eps,
+                     activation=activation, parameter=parameter)
+    if sums is not None:
+        return settled(sums.T.astype(x.dtype), out)
     c = Channels(x, 3, settings.tile_elements // 2)  # so that all of them are a tile of 64K
     totals = np.zeros((2, x.shape[1]), np.float64)
     arrays = _views(c, g, x, weight, bias, mean, var, eps)
@@ -275,6 +322,9 @@ def dx_cpu(
     """The gradient of x, from `sums` in training."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "batch_norm_dx")
+    if _compiled(g, x, weight, bias, mean, var, out, training=training, eps=eps,
+                 activation=activation, parameter=parameter, known=sums, count=count) is not None:
+        return out
     c = Channels(x, 3, settings.tile_elements // 2)  # so that all of them are a tile of 64K
     terms = _terms(c, _views(c, g, x, weight, bias, mean, var, eps), activation, parameter)
     scale = scale_of(weight, var, eps, c.work)
@@ -506,6 +556,11 @@ def grads_cpu(
     """The gradients of x, bias and weight."""
     options: Any = {
         "training": training, "eps": eps, "activation": activation, "parameter": parameter}
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "batch_norm_dx")
+    found = _compiled(g, x, weight, bias, mean, var, out, **options)
+    if found is not None:
+        return out, *found.T.astype(x.dtype)
     sums = sums_cpu(g, x, weight, bias, mean, var, **options)
     return dx_cpu(g, x, weight, bias, mean, var, sums, out=out, **options), sums[0], sums[1]
 

@@ -18,6 +18,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
+from gtensor.ops.define import rows as row_kernels
 from gtensor.ops.define.arguments import same_dtype, takes_arrays
 from gtensor.ops.define.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.define.path_builders import settled
@@ -90,6 +91,9 @@ def forward_cpu(
     """(x - mean) / sqrt(var + eps) * weight + bias, mean, var."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "group_norm")
+    statistics = row_kernels.group_norm(x, weight, bias, out, groups, eps)
+    if statistics is not None:
+        return out, *statistics
     s = _Groups(x, groups, 1)
     source, result = s.split(x), s.split(out)
     mean, var = (a.astype(s.work) for a in moments(source, 2, s.work))
@@ -112,6 +116,9 @@ def sums_cpu(
     out: Array | None = None,
 ) -> Array:
     """The sums over each plane of g and of g * xhat, (2, N, C)."""
+    made = host().empty((2, *x.shape[:2]), x.dtype, "group_norm_sums") if out is None else out
+    if row_kernels.group_norm_grads(g, x, None, mean, var, None, made, groups, eps):
+        return made
     s = _Groups(x, groups, 2)
     source, grads = s.split(x), s.split(g)
     center, slope = s.per_group(mean), s.inverse(var, eps)
@@ -162,6 +169,11 @@ def grads_cpu(
     needs: Needs, out: Array | None = None,
 ) -> Grads:
     """The gradients of x, weight and bias, None for those that are not needed."""
+    dx = host().empty(x.shape, x.dtype, "group_norm_dx") if needs[0] and out is None else out
+    sums = host().empty((2, *x.shape[:2]), x.dtype, "group_norm_sums")
+    if row_kernels.group_norm_grads(g, x, weight, mean, var, dx, sums, groups, eps):
+        dweight, dbias = (sums[2 - i].sum(axis=0) if needs[i] else None for i in (1, 2))
+        return dx, dweight, dbias
     return _from_sums(namespaces["cpu"], (g, x, weight, mean, var), groups, eps, needs, out)
 
 

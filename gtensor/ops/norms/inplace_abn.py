@@ -29,6 +29,7 @@ from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Draw, Sample, apart, normal, positive, unary
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.activations.inverses import INVERSES, Inverse
+from gtensor.ops.define import rows as row_kernels
 from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.cpu_tiles import computed_in
 from gtensor.ops.define.path_builders import tiled
@@ -45,11 +46,10 @@ from gtensor.ops.norms.batch_norm_paths import (
     inverse_deviation,
     move_cpu,
     normalize,
+    normalize_cpu,
     pair,
     scale_of,
-    statistics_cpu,
     summed,
-    transform,
     write_dx,
 )
 from gtensor.settings import settings
@@ -123,13 +123,10 @@ def forward_cpu(
     if out is None:
         out = host().empty(x.shape, x.dtype, "inplace_abn")
     given = mean is not None
-    if mean is None or var is None:
-        mean, var = statistics_cpu(x)
     # the activation makes temporaries: softplus four of a tile's size, others at most half as many
-    parts = 4 if activation == "softplus" else 2
-    c = Channels(x, 1, settings.tile_elements // parts)
-    transform(c, x, out, mean, scale_of(weight, var, eps, c.work), bias,
-              _activation(activation, parameter, x.dtype))
+    mean, var = normalize_cpu(x, out, weight, bias, mean, var, eps, activation, parameter,
+                              _activation(activation, parameter, x.dtype),
+                              4 if activation == "softplus" else 2)
     if not given:
         move_cpu(moving, mean, var)
     return out, mean, var
@@ -159,6 +156,32 @@ def _store(c: Channels, out: Array, terms: Iterator[Term]) -> None:
         result[key] = dy
 
 
+def _compiled(
+    g: Array, z: Array, out: Array, totals: Array, bias: Array | None, gamma: Array, rstd: Array,
+    training: bool, activation: str, parameter: float, gather: Gather | None
+) -> bool:
+    """dx in `out`, and the sums (2, C), by a kernel; False where none serves."""
+    if not row_kernels.takes(z, activation):
+        return False
+    count = z.size // z.shape[1]
+    center = np.zeros_like(gamma) if bias is None else bias
+
+    def write(to: Array | None, sums: Array, known: bool, count: float) -> bool:
+        return row_kernels.batch_norm_grads(
+            g, z, to, sums, center, 1 / gamma, gamma * rstd, activation=activation,
+            parameter=parameter, training=training, count=count, known=known, inverted=True)
+
+    sums = np.empty((z.shape[1], 2))
+    joined = gather if training else None
+    if not write(out if joined is None else None, sums, False, count):
+        return False
+    totals[...] = sums.T
+    if joined is not None:
+        joint = replicas.joint_means_cpu(*totals, count=count, gather=joined)
+        write(out, np.ascontiguousarray(np.transpose(joint), np.float64), True, 1)
+    return True
+
+
 def grad_cpu(
     g: Array, z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
     training: bool, eps: float, activation: str, parameter: float, gather: Gather | None = None,
@@ -178,6 +201,8 @@ def grad_cpu(
         gamma += eps
     rstd = inverse_deviation(var, eps, np.float64)
     totals = np.zeros((2, z.shape[1]), np.float64)
+    if _compiled(g, z, out, totals, bias, gamma, rstd, training, activation, parameter, gather):
+        return out, *_sums(totals, c.work, weight, absolute)
     first = summed(c, _terms(c, g, z, bias, inverse, parameter), totals)
     if not training:
         write_dx(c, out, first, gamma * rstd)

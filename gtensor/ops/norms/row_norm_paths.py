@@ -17,6 +17,7 @@ from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import MULTIPROCESSORS, NULL, SHARED_BYTES, packed_launch, raw
 from gtensor.engine.handle.namespaces import raw as raw_spaces
+from gtensor.ops.define import rows as row_kernels
 from gtensor.ops.define.cpu_tiles import SMALL, broadcast_directly, computed_in
 from gtensor.ops.define.path_builders import once, tiles
 from gtensor.ops.define.sums import recentre, row_means
@@ -134,6 +135,9 @@ def forward_cpu(
     """(x - mean) * rstd * weight + bias in a dtype (x's), mean (None unless centred), rstd."""
     if out is None:
         out = host().empty(x.shape, dtype or x.dtype, "row_norm")
+    statistics = row_kernels.row_norm(x, weight, bias, out, dims, eps, centred)
+    if statistics is not None:
+        return out, *statistics
     if 0 < x.size < SMALL and x.itemsize > 2 and out.flags.c_contiguous and out.dtype == x.dtype:
         return out, *_forward_small(x, weight, bias, dims, eps, out, centred)
     rows = _Rows(x, dims)
@@ -223,11 +227,17 @@ def grads_cpu(
     eps: float, needs: Needs, out: Array | None = None, beta: float = 0.0,
 ) -> Grads:
     """The gradients of x, weight and bias, None for those that are not needed. `out` may be g."""
+    if needs[0] and out is None:
+        out, beta = host().empty(x.shape, x.dtype, "row_norm_dx"), 0.0
+    done, sums = row_kernels.row_norm_grads(
+        g, x, weight, mean, rstd, out if needs[0] else None, bool(beta), dims, any(needs[1:]))
+    if done:
+        dweight, dbias = (None if sums is None or not needs[i + 1] else _settled(sums[i], x, dims)
+                          for i in (0, 1))
+        return out if needs[0] else None, dweight, dbias
     dbias = raw_spaces["cpu"].sum(g, axis=tuple(range(-g.ndim, -dims))) if needs[2] else None
     rows = _Rows(x, dims)
     total = np.zeros(rows.columns, rows.work) if needs[1] else None
-    if needs[0] and out is None:
-        out, beta = host().empty(x.shape, x.dtype, "row_norm_dx"), 0.0
     w = rows.flat(weight)
     with np.errstate():
         broadcast_directly(rows.columns)
@@ -249,9 +259,15 @@ def grads_cpu(
                 _store(out, key, h)
     dweight = None
     if total is not None:
-        dweight = host().empty(rows.row, g.dtype, "row_norm_dweight")
-        dweight[...] = total.reshape(rows.row)
+        dweight = _settled(total, x, dims)
     return out if needs[0] else None, dweight, dbias
+
+
+def _settled(total: np.ndarray, x: Array, dims: int) -> Array:
+    """The gradient of a parameter, from its sums in another dtype."""
+    gradient = host().empty(x.shape[x.ndim - dims:], x.dtype, "row_norm_dweight")
+    gradient[...] = total.reshape(gradient.shape)
+    return gradient
 
 
 def _write_dx(
@@ -283,10 +299,12 @@ def _add_weight(
 
 
 def _plain_rows(dims: int, *arrays: Any) -> _Rows | None:
-    """Of arrays that lie densely, are of one dtype and make one tile; None of others."""
+    """Of arrays that lie densely, are of one dtype and make one tile; None of others, and where
+    kernels serve."""
     first = arrays[0]
     rows = _Rows(first, dims)
-    fits = first.dtype.char in "fd" and rows.one and all(
+    fits = first.dtype.char in "fd" and rows.one and not row_kernels.fits(
+        prod(first.shape), rows.columns, first.dtype) and all(
         a.contiguous and a.dtype == first.dtype and a.shape == first.shape for a in arrays)
     return rows if fits else None
 

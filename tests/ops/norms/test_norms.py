@@ -222,6 +222,7 @@ def test_layer_norm_of_tiles_that_fill_the_cache(
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
 @pytest.mark.parametrize("shape", [(3, 5), (4, 32, 128), (40, 300), (2, 2, 5)])
 @pytest.mark.parametrize("far", [False, True])
+@gt.settings.override(compiled=0)  # what kernels in C do is not prepared
 def test_what_captured_steps_prepare_has_the_same_bits(
     kind: str, shape: tuple[int, ...], far: bool, rng: np.random.Generator
 ) -> None:
