@@ -13,9 +13,16 @@
 // Work is cut into items that write different memory, so that a range of them gives the same bits
 // in any split. Sums have a fixed order; products and sums are fused where the processor can.
 
+#ifdef __clang__
+#pragma clang fp contract(fast)
+#else
+#pragma GCC optimize("fp-contract=fast")
+#endif
+
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
+
+#include "kernel.h"
 
 typedef int64_t i64;
 
@@ -137,12 +144,12 @@ struct kernels {
 #define NUMBER float
 #define INTEGER int32_t
 #define LANES 16
-#define NAME(x) GLUE(x, _f32_avx512)
+#define NAME(x) GLUE(x, _float_avx512)
 #include "convolution.h"
 #define NUMBER double
 #define INTEGER int64_t
 #define LANES 8
-#define NAME(x) GLUE(x, _f64_avx512)
+#define NAME(x) GLUE(x, _double_avx512)
 #include "convolution.h"
 #ifdef __clang__
 #pragma clang attribute pop
@@ -171,12 +178,12 @@ struct kernels {
 #define NUMBER float
 #define INTEGER int32_t
 #define LANES 8
-#define NAME(x) GLUE(x, _f32_avx2)
+#define NAME(x) GLUE(x, _float_avx2)
 #include "convolution.h"
 #define NUMBER double
 #define INTEGER int64_t
 #define LANES 4
-#define NAME(x) GLUE(x, _f64_avx2)
+#define NAME(x) GLUE(x, _double_avx2)
 #include "convolution.h"
 #ifdef __clang__
 #pragma clang attribute pop
@@ -208,39 +215,56 @@ struct kernels {
 #define NUMBER float
 #define INTEGER int32_t
 #define LANES 4
-#define NAME(x) GLUE(x, _f32)
+#define NAME(x) GLUE(x, _float_any)
 #include "convolution.h"
 #define NUMBER double
 #define INTEGER int64_t
 #define LANES 2
-#define NAME(x) GLUE(x, _f64)
+#define NAME(x) GLUE(x, _double_any)
 #include "convolution.h"
 
-static int most = 2;  // the version that may be chosen at most: 2 AVX-512, 1 AVX2, 0 neither
+static int most = 2;  // the kind that may be chosen at most: 2 AVX-512, 1 AVX2, 0 neither
 
 static const struct kernels *chosen(i64 size) {
 #ifdef __x86_64__
+    __builtin_cpu_init();
     if (most > 1 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")
         && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
-        return size == 4 ? &kernels_f32_avx512 : &kernels_f64_avx512;
+        return size == 4 ? &kernels_float_avx512 : &kernels_double_avx512;
     if (most > 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return size == 4 ? &kernels_f32_avx2 : &kernels_f64_avx2;
+        return size == 4 ? &kernels_float_avx2 : &kernels_double_avx2;
 #endif
-    return size == 4 ? &kernels_f32 : &kernels_f64;
+    return size == 4 ? &kernels_float_any : &kernels_double_any;
 }
 
-// -- what is called: `size` is that of a number, 4 or 8 -------------------------------------------
+// -- what is called -------------------------------------------------------------------------------
+// Arrays: the pass, then those of each kernel. A kernel that works in memory of its own takes one of
+// several parts of it, each of sizes[0] bytes, by a bit of the 64-bit mask in front of them: so
+// many calls at a time may run.
 
-void gt_conv_version(int version) {
-    most = version;
+enum { MASK_BYTES = 64 };
+
+static char *taken(const Call *call, const char *memory, int *which) {
+    uint64_t *mask = (uint64_t *)memory, seen = __atomic_load_n(mask, __ATOMIC_RELAXED);
+    for (;;) {
+        *which = __builtin_ctzll(seen);
+        if (seen && __atomic_compare_exchange_n(mask, &seen, seen & (seen - 1), 0,
+                                                __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            return (char *)memory + MASK_BYTES + *which * call->sizes[0];
+        seen = __atomic_load_n(mask, __ATOMIC_RELAXED);
+    }
 }
 
-// Of a correlation and of a gradient of the weight: bytes that all threads share (packed weights,
-// totals), bytes of one thread's work, and items.
-void gt_conv_sizes(i64 size, const i64 *numbers, i64 *sizes) {
-    struct pass s = read_pass(numbers);
+static void given_back(const char *memory, int which) {
+    __atomic_fetch_or((uint64_t *)memory, (uint64_t)1 << which, __ATOMIC_RELEASE);
+}
+
+// sizes: of a correlation and of a gradient of the weight the bytes that all calls share (packed
+// weights, totals), the bytes of one call's memory, and the items.
+static void sizes_of(const Call *call, i64 size) {
+    struct pass s = read_pass((const i64 *)call->arrays[0]);
     const struct kernels *k = chosen(size);
-    i64 taps = s.row.taps * s.column.taps, inputs = taps * s.inputs;
+    i64 *sizes = (i64 *)call->arrays[1], taps = s.row.taps * s.column.taps, inputs = taps * s.inputs;
     i64 blocks = (s.outputs + k->wide - 1) / k->wide;
     if (s.planes) {
         i64 block = s.outputs > 1 ? k->outputs : 1;
@@ -250,29 +274,70 @@ void gt_conv_sizes(i64 size, const i64 *numbers, i64 *sizes) {
     } else {
         struct space space = correlate_space(&s, size, k->wide);
         sizes[0] = s.groups * inputs * ((s.outputs + k->lanes - 1) / k->lanes * k->lanes) * size;
+        sizes[1] = s.groups * blocks * inputs * k->wide * size;
         sizes[2] = sizes[3] = space.window + space.product
             + (space.pixels + space.places + taps) * (i64)sizeof(i64);
-        sizes[1] = s.groups * blocks * inputs * k->wide * size;
     }
     sizes[4] = tiles_of(&s);
     sizes[5] = s.groups * (s.planes ? 1 : blocks);
 }
 
-void gt_conv_pack(i64 size, const i64 *numbers, const void *w, void *packed) {
-    struct pass s = read_pass(numbers);
-    chosen(size)->pack[s.planes](&s, w, packed);
+// pack: the weight, packed weights; one item.
+static void pack_of(const Call *call, i64 size) {
+    struct pass s = read_pass((const i64 *)call->arrays[0]);
+    chosen(size)->pack[s.planes](&s, call->arrays[1], call->arrays[2]);
 }
 
-void gt_conv_correlate(
-    i64 size, const i64 *numbers, const void *x, const void *packed, const void *bias, void *y,
-    void *work, i64 begin, i64 end) {
-    struct pass s = read_pass(numbers);
-    chosen(size)->correlate[s.planes](&s, x, packed, bias, y, work, begin, end);
+// correlate: x, packed weights, bias or none, y, memory; items are tiles.
+static void correlate_of(const Call *call, i64 size, i64 begin, i64 end) {
+    struct pass s = read_pass((const i64 *)call->arrays[0]);
+    char *const *a = call->arrays;
+    int which;
+    char *memory = taken(call, a[5], &which);
+    chosen(size)->correlate[s.planes](&s, a[1], a[2], a[3], a[4], memory, begin, end);
+    given_back(a[5], which);
 }
 
-void gt_conv_weight_gradient(
-    i64 size, const i64 *numbers, const void *g, const void *x, void *dw, void *totals, void *work,
-    i64 begin, i64 end) {
-    struct pass s = read_pass(numbers);
-    chosen(size)->weight_gradient[s.planes](&s, g, x, dw, totals, work, begin, end);
+// weight gradient: the output's gradient, x, the weight's gradient, totals, memory; items are blocks
+// of outputs, or groups.
+static void weight_gradient_of(const Call *call, i64 size, i64 begin, i64 end) {
+    struct pass s = read_pass((const i64 *)call->arrays[0]);
+    char *const *a = call->arrays;
+    int which;
+    char *memory = taken(call, a[5], &which);
+    chosen(size)->weight_gradient[s.planes](&s, a[1], a[2], a[3], a[4], memory, begin, end);
+    given_back(a[5], which);
 }
+
+// limit: sizes[0] is the kind of processor from then on at most, for tests of the others.
+static void limit(const Call *call, i64 begin, i64 end) {
+    (void)begin, (void)end;
+    most = (int)call->sizes[0];
+}
+
+#define ENTRIES(type)                                                                            \
+    static void sizes_##type(const Call *call, i64 begin, i64 end) {                             \
+        (void)begin, (void)end;                                                                  \
+        sizes_of(call, sizeof(type));                                                            \
+    }                                                                                            \
+    static void pack_##type(const Call *call, i64 begin, i64 end) {                              \
+        (void)begin, (void)end;                                                                  \
+        pack_of(call, sizeof(type));                                                             \
+    }                                                                                            \
+    static void correlate_##type(const Call *call, i64 begin, i64 end) {                         \
+        correlate_of(call, sizeof(type), begin, end);                                            \
+    }                                                                                            \
+    static void weight_gradient_##type(const Call *call, i64 begin, i64 end) {                   \
+        weight_gradient_of(call, sizeof(type), begin, end);                                      \
+    }
+
+ENTRIES(float)
+ENTRIES(double)
+
+const Entry convolution[] = {
+    {"conv_sizes_float32", sizes_float}, {"conv_sizes_float64", sizes_double},
+    {"conv_pack_float32", pack_float}, {"conv_pack_float64", pack_double},
+    {"conv_correlate_float32", correlate_float}, {"conv_correlate_float64", correlate_double},
+    {"conv_weight_gradient_float32", weight_gradient_float},
+    {"conv_weight_gradient_float64", weight_gradient_double},
+    {"conv_limit", limit}, {NULL, NULL}};
