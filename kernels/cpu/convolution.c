@@ -127,7 +127,7 @@ struct kernels {
 // -- versions -------------------------------------------------------------------------------------
 // Registers decide how many pixels and channels a block has: 32 with AVX-512 and on aarch64, else 16.
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(ONE_KIND)
 #define PIXELS 14
 #define FEWER 8
 #define FEWEST 4
@@ -226,7 +226,7 @@ struct kernels {
 static int most = 2;  // the kind that may be chosen at most: 2 AVX-512, 1 AVX2, 0 neither
 
 static const struct kernels *chosen(i64 size) {
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(ONE_KIND)
     __builtin_cpu_init();
     if (most > 1 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl")
         && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
@@ -340,4 +340,4 @@ const Entry convolution[] = {
     {"conv_correlate_float32", correlate_float}, {"conv_correlate_float64", correlate_double},
     {"conv_weight_gradient_float32", weight_gradient_float},
     {"conv_weight_gradient_float64", weight_gradient_double},
-    {"conv_limit", limit}, {NULL, NULL}};
+    {"conv_limit_float32", limit}, {NULL, NULL}};

@@ -203,10 +203,10 @@ def _call(
 def _buffers(p: _Pass) -> tuple[np.ndarray, np.ndarray, int]:
     """What calls share, the memory of all that run at a time, and the bytes of each one's part."""
     each = -(-p.memory // 64) * 64
-    whole = host().workspace(_MASK_BYTES + each + p.shared, np.uint8)
-    memory = whole(0, (_MASK_BYTES + each + p.shared,))
+    shared, memory = (host().workspace(n, np.uint8)(0, (n,)) for n in (
+        max(1, p.shared), _MASK_BYTES + each))
     memory[:8].view(np.uint64)[0] = 1  # a bit for each part that is free
-    return memory[_MASK_BYTES + each:], memory, each
+    return shared, memory, each
 
 
 def _readable(*arrays: np.ndarray | None) -> bool:
