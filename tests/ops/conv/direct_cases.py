@@ -29,7 +29,7 @@ class Case(NamedTuple):
     params: dict[str, Any]
 
     def geometry(self) -> paths.Geometry:
-        return paths.geometry(self.x[2:], self.weight[2:], **self.parameters())  # type: ignore[arg-type]
+        return paths.geometry(self.x[2:], self.weight[2:], **self.parameters())
 
     def parameters(self) -> dict[str, Any]:
         usual = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1}
@@ -64,7 +64,7 @@ def choices(planes: bool, small: bool = False, kind: int = KINDS[0]) -> Iterator
             for name in (*SMALL, "_by_planes", "_gradient_by_planes")}
     if small:
         vars(direct).update(SMALL)
-    direct._by_planes = direct._gradient_by_planes = lambda *sizes: planes  # type: ignore[assignment]
+    direct._by_planes = direct._gradient_by_planes = lambda *sizes: planes
     limit(kind)
     try:
         yield
@@ -89,8 +89,8 @@ def results(
     params, kernel = case.parameters(), case.weight[2:]
     convolution._conv2d_cpu(x, w, bias, out=out["y"], beta=beta, **params)
     convolution._grad_input_cpu(
-        g, w, None, size=case.x[2:], out=out["dx"], beta=beta, **params)  # type: ignore[arg-type]
-    convolution._grad_weight_cpu(g, x, kernel=kernel, out=out["dweight"], beta=beta, **params)  # type: ignore[arg-type]
+        g, w, None, size=case.x[2:], out=out["dx"], beta=beta, **params)
+    convolution._grad_weight_cpu(g, x, kernel=kernel, out=out["dweight"], beta=beta, **params)
     return out
 
 
@@ -162,7 +162,7 @@ class Library:
         """In the block direct convolution runs this library's kernels, in memory of their own."""
         kept = direct._call, direct._BUILT, direct.host
         direct._call, direct._BUILT = self.call, True
-        direct.host = _Own  # type: ignore[assignment]
+        direct.host = _Own
         try:
             yield
         finally:
