@@ -1,9 +1,9 @@
 """Convolution over two axes: three bilinear ops that are each other's derivatives.
 
 conv2d and its two gradients are ops of their own, so that derivatives of any order are these three
-again. Only the input and the weight are saved; columns, where products need them (paths.py and not
-direct.py), are recomputed. Transposed
-convolution is the adjoint of conv2d as a function of its own, and one axis is an image of one row.
+again. Only the input and the weight are saved. On the CPU kernels in C read images in place
+(direct.py); elsewhere columns are recomputed (paths.py). Transposed convolution is the adjoint of
+conv2d as a function of its own, and one axis is an image of one row.
 """
 
 from __future__ import annotations
