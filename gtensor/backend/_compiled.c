@@ -6,9 +6,9 @@
 #include "../../kernels/cpu/kernel.h"
 
 // One table per file of kernels.
-extern const Entry formulas_float[], formulas_double[], convolution[];
+extern const Entry formulas_float[], formulas_double[], convolution[], pooling[];
 
-static const Entry *const tables[] = {formulas_float, formulas_double, convolution};
+static const Entry *const tables[] = {formulas_float, formulas_double, convolution, pooling};
 
 enum { TABLES = sizeof tables / sizeof *tables };
 

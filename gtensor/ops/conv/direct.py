@@ -27,7 +27,7 @@ GRADIENT_PIXELS = 128  # the same for the weight's gradient, where both factors 
 PLANE_BYTES = 24 << 10  # of a tile's planes and outputs: in a core's first cache
 
 _MASK_BYTES = 64  # in front of the memory of calls, as in convolution.c
-_DTYPES = {np.dtype(np.float32): "float32", np.dtype(np.float64): "float64"}
+DTYPES = {np.dtype(np.float32): "float32", np.dtype(np.float64): "float64"}
 _BUILT = compiled.kernel("conv_pack_float32") is not None
 
 
@@ -195,7 +195,7 @@ def _adjoint_passes(
 def _call(
     name: str, dtype: np.dtype, arrays: tuple[np.ndarray | None, ...], memory: int, items: int
 ) -> None:
-    kernel = compiled.kernel(f"conv_{name}_{_DTYPES[dtype]}")
+    kernel = compiled.kernel(f"conv_{name}_{DTYPES[dtype]}")
     assert kernel is not None
     compiled.run(kernel, arrays, (memory,), (), items)
 
@@ -209,13 +209,13 @@ def _buffers(p: _Pass) -> tuple[np.ndarray, np.ndarray, int]:
     return shared, memory, each
 
 
-def _readable(*arrays: np.ndarray | None) -> bool:
-    """Whether kernels read and write these arrays."""
+def readable(*arrays: np.ndarray | None) -> bool:
+    """Whether kernels in C are there, and read and write these arrays, all of one dtype."""
     if not _BUILT or not settings.compiled:
         return False
     first = arrays[0]
     assert first is not None
-    return first.dtype in _DTYPES and all(
+    return first.dtype in DTYPES and all(
         a is None or (a.flags.c_contiguous and a.flags.aligned and a.dtype == first.dtype
                       and a.size > 0)
         for a in arrays)
@@ -234,7 +234,7 @@ def correlate(
     beta: float,
 ) -> bool:
     """out = x convolved with a weight + bias + beta * out; False where it is not done here."""
-    if not (_readable(x, weight, bias, out) and correlates(weight, len(x) * prod(geo.out), geo)):
+    if not (readable(x, weight, bias, out) and correlates(weight, len(x) * prod(geo.out), geo)):
         return False
     inputs, outputs = weight.shape[1], weight.shape[0] // geo.groups
     p = _forward_pass(len(x), inputs, outputs, geo, x.dtype, bool(beta), False)
@@ -247,7 +247,7 @@ def input_gradient(
     beta: float,
 ) -> bool:
     """out = the gradient of the input + bias + beta * out; False where it is not done here."""
-    if not _readable(g, weight, bias, out) or is_product(geo):
+    if not readable(g, weight, bias, out) or is_product(geo):
         return False
     inputs, outputs = weight.shape[0] // geo.groups, weight.shape[1]
     for rows, columns, p in _adjoint_passes(len(g), inputs, outputs, geo, g.dtype, bool(beta)):
@@ -266,7 +266,7 @@ def weight_gradient(
     g: np.ndarray, x: np.ndarray, geo: Geometry, out: np.ndarray, beta: float
 ) -> bool:
     """out = the gradient of the weight + beta * out; False where it is not done here."""
-    if not (_readable(g, x, out) and sums_outer_products(out, len(x) * prod(geo.out), geo)):
+    if not (readable(g, x, out) and sums_outer_products(out, len(x) * prod(geo.out), geo)):
         return False
     p = _forward_pass(len(x), out.shape[1], out.shape[0] // geo.groups, geo, g.dtype, bool(beta),
                       True)
