@@ -8,9 +8,11 @@
 #include "../../kernels/cpu/kernel.h"
 
 // One table per file of kernels.
-extern const Entry formulas_float[], formulas_double[], rows[];
+extern const Entry formulas_float[], formulas_double[], rows[], convolution[], pooling[];
 
-static const Entry *const tables[] = {formulas_float, formulas_double, rows};
+static const Entry *const tables[] = {
+    formulas_float, formulas_double, rows, convolution, pooling,
+};
 
 enum { TABLES = sizeof tables / sizeof *tables };
 

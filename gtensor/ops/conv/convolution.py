@@ -1,8 +1,9 @@
 """Convolution over two axes: three bilinear ops that are each other's derivatives.
 
 conv2d and its two gradients are ops of their own, so that derivatives of any order are these three
-again. Only the input and the weight are saved; columns are recomputed (see paths.py). Transposed
-convolution is the adjoint of conv2d as a function of its own, and one axis is an image of one row.
+again. Only the input and the weight are saved. On the CPU kernels in C read images in place
+(direct.py); elsewhere columns are recomputed (paths.py). Transposed convolution is the adjoint of
+conv2d as a function of its own, and one axis is an image of one row.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.shape import expand_dims, reshape, squeeze
+from gtensor.ops.conv import direct
 from gtensor.ops.conv.paths import (
     GpuTiles,
     Pair,
@@ -62,6 +64,8 @@ def _conv2d_cpu(
     g = geometry(x.shape[2:], weight.shape[2:], **params)
     if out is None:
         out, beta = host().empty((x.shape[0], weight.shape[0], *g.out), x.dtype, "conv2d"), 0.0
+    if direct.correlate(x, weight, bias, g, out, beta):
+        return out
     if use_planes(weight.shape, g.groups):
         return planes_correlate(x, kernels_of(weight, g.groups), bias, g, out, beta)
     return correlate(x, weight_matrix(weight, g.groups), bias, g, out, beta)
@@ -75,6 +79,8 @@ def _grad_input_cpu(
     if out is None:
         shape = (g.shape[0], weight.shape[1] * geo.groups, *size)
         out, beta = host().empty(shape, g.dtype, "conv2d_grad_input"), 0.0
+    if direct.input_gradient(g, weight, bias, geo, out, beta):
+        return out
     if use_planes(weight.shape, geo.groups):
         return planes_input_gradient(g, kernels_of(weight, geo.groups), bias, geo, out, beta)
     return input_gradient(g, weight, bias, geo, out, beta)
@@ -87,6 +93,8 @@ def _grad_weight_cpu(
     shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
     if out is None:
         out, beta = host().empty(shape, g.dtype, "conv2d_grad_weight"), 0.0
+    if direct.weight_gradient(g, x, geo, out, beta):
+        return out
     if use_planes(shape, geo.groups):
         return planes_weight_gradient(g, x, geo, out, beta)
     return weight_gradient(g, x, geo, out, beta)

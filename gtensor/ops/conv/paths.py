@@ -1,11 +1,12 @@
 """Two-dimensional convolution as matrix products over columns, tile by tile.
 
-On the CPU the columns are channels-last, (groups, images * positions, taps * channels): a tap's
-channels lie together, so the copy moves long runs, and each tile is one GEMM per group. Columns,
-padded images and products of a tile together take `WORKSPACE_BYTES`, or one output row of one image
-where that is more. On the GPU the columns are (images, channels * taps, positions), made by
-kernels/im2col.cu; they take `GPU_WORKSPACE_BYTES`, or one image's columns where that is more. The
-gradient of few weights needs none there (kernels/weight_gradient.cu).
+On the CPU kernels in C serve in place of these paths where direct.py says so. Here the columns are
+channels-last, (groups, images * positions, taps * channels): a tap's channels lie together, so the
+copy moves long runs, and each tile is one GEMM per group. Columns, padded images and products of a
+tile together take `WORKSPACE_BYTES`, or one output row of one image where that is more. On the GPU
+the columns are (images, channels * taps, positions), made by kernels/im2col.cu; they take
+`GPU_WORKSPACE_BYTES`, or one image's columns where that is more. The gradient of few weights needs
+none there (kernels/weight_gradient.cu).
 """
 
 from __future__ import annotations

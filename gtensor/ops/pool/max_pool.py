@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import host
+from gtensor.backend import compiled, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import flat_launch, raw
 from gtensor.engine.handle.tensor import Tensor
@@ -14,6 +15,7 @@ from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, distinct
 from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.conv.convolution import on_images
+from gtensor.ops.conv.direct import DTYPES, readable
 from gtensor.ops.conv.paths import Pair
 from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import in_channels
@@ -47,6 +49,10 @@ def _max_pool_cpu(x: Array, *, out: Array | None = None, **params: Any) -> tuple
     if out is None:
         out = host().empty(shape, x.dtype, "max_pool2d")
     places = host().empty(shape, np.int32, "max_pool2d")
+    if readable(x, out):
+        _run("max_pool", (x, out, places), (*w.size, *w.out, *w.kernel, *w.stride, *w.padding,
+                                            *w.dilation))
+        return out, places
     places[...] = _first_places(w)
     out[...] = -np.inf
     taps = [(target, source, _tap_places(w, i, j)) for (i, j), target, source in w.taps()]
@@ -65,6 +71,14 @@ def _max_pool_cpu(x: Array, *, out: Array | None = None, **params: Any) -> tuple
             change &= np.negative(better.view(np.int8))  # all bits, or none
             place ^= change
     return out, places
+
+
+def _run(name: str, arrays: tuple[Array, ...], numbers: tuple[int, ...]) -> None:
+    """A kernel of kernels/cpu/pool.c over all planes."""
+    first = arrays[0]
+    kernel = compiled.kernel(f"{name}_{DTYPES[first.dtype]}")
+    assert kernel is not None
+    compiled.run(kernel, arrays, numbers, (), first.shape[0] * first.shape[1])
 
 
 def _tap_places(w: Windows, i: int, j: int) -> np.ndarray:
@@ -93,6 +107,9 @@ def _max_unpool_cpu(
     if out is None:
         out = host().empty(shape, g.dtype, "max_pool2d_grad")
         beta = 0.0
+    if readable(g, out) and places.flags.c_contiguous:
+        _run("max_unpool", (g, places, out), (prod(w.out), prod(size), bool(beta)))
+        return out
     work = computed_in(g.dtype)
     wide = plane_scratch(shape, work) if work != g.dtype else None
     taps = [(target, source, _tap_places(w, i, j)) for (i, j), target, source in w.taps()]

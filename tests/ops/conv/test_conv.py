@@ -1,4 +1,4 @@
-"""Convolution against PyTorch, whole and in tiny workspaces."""
+"""Convolution against PyTorch; its products whole and in tiny workspaces, without kernels in C."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_against_torch(
     monkeypatch.setattr(paths, "WORKSPACE_BYTES", workspace)
     tile = min(workspace, gt.settings.tile_elements)
     arrays = [rng.standard_normal(shape) for shape in (x, weight, weight[:1])]
-    with gt.settings.override(tile_elements=tile):
+    with gt.settings.override(tile_elements=tile, compiled=0):
         compare_functional(lambda f, *t: f.conv2d(*t, **options), arrays, second=workspace > 1,
                            layouts=("contiguous", "strided", "transposed")[: 2 + (workspace == 1)])
 
@@ -107,9 +107,10 @@ def test_transposed(
     x, weight, options = TRANSPOSED[name]
     monkeypatch.setattr(paths, "WORKSPACE_BYTES", workspace)
     outputs = (weight[1] * options.get("groups", 1),)
-    compare_functional(lambda f, *t: f.conv_transpose2d(*t, **options),
-                       [rng.standard_normal(shape) for shape in (x, weight, outputs)],
-                       second=workspace > 1)
+    with gt.settings.override(compiled=0):
+        compare_functional(lambda f, *t: f.conv_transpose2d(*t, **options),
+                           [rng.standard_normal(shape) for shape in (x, weight, outputs)],
+                           second=workspace > 1)
 
 
 @pytest.mark.parametrize(
