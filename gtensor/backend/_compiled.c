@@ -6,6 +6,7 @@
 #include <fenv.h>
 
 #include "../../kernels/cpu/kernel.h"
+#include "_threads.h"
 
 // One table per file of kernels.
 extern const Entry formulas_float[], formulas_double[], rows[], convolution[], pooling[];
@@ -21,6 +22,19 @@ static Kernel *found(Py_ssize_t place) {
         for (const Entry *entry = tables[t]; entry->name; entry++)
             if (place-- == 0) return entry->run;
     return NULL;
+}
+
+// A thread is given at least so many bytes of the largest array: half of 131,072 numbers of float32.
+enum { LEAST_BYTES = 1 << 18 };
+
+typedef struct {
+    Kernel *kernel;
+    const Call *call;
+} Job;
+
+static void range(void *given, int64_t begin, int64_t end) {
+    const Job *job = given;
+    job->kernel(job->call, begin, end);
 }
 
 // Take `value` (a tuple) apart by `take`, which returns 0, or -1 with an exception.
@@ -42,6 +56,7 @@ static PyObject *run(PyObject *module, PyObject *const *given, Py_ssize_t count)
     PyObject *result = NULL;
     Py_buffer views[MOST_ARRAYS];
     int held = 0;
+    Py_ssize_t largest = 0;
     Call call;
     if (count != 5) {
         PyErr_SetString(PyExc_TypeError, "run takes kernel, arrays, sizes, numbers, items");
@@ -61,6 +76,8 @@ static PyObject *run(PyObject *module, PyObject *const *given, Py_ssize_t count)
             views[held].buf = NULL;
         } else if (PyObject_GetBuffer(one, &views[held], PyBUF_STRIDES)) {
             goto end;
+        } else if (views[held].len > largest) {
+            largest = views[held].len;
         }
         call.arrays[i] = views[held++].buf;
     });
@@ -73,9 +90,11 @@ static PyObject *run(PyObject *module, PyObject *const *given, Py_ssize_t count)
         if (call.numbers[i] == -1 && PyErr_Occurred()) goto end;
     });
     int flags;
+    Job job = {kernel, &call};
+    int64_t each = items > 0 ? largest / items : 0;
     Py_BEGIN_ALLOW_THREADS
     feclearexcept(FE_ALL_EXCEPT);
-    kernel(&call, 0, items);
+    gt_parallel(range, &job, items, each ? LEAST_BYTES / each : LEAST_BYTES);
     flags = fetestexcept(FE_ALL_EXCEPT);
     feclearexcept(FE_ALL_EXCEPT);
     Py_END_ALLOW_THREADS
@@ -111,10 +130,32 @@ static PyObject *processor(PyObject *module, PyObject *unused) {
     return PyUnicode_FromString(name);
 }
 
+// set_num_threads(count): of later calls.
+static PyObject *set_num_threads(PyObject *module, PyObject *count) {
+    long wanted = PyLong_AsLong(count);
+    if (wanted == -1 && PyErr_Occurred()) return NULL;
+    gt_set_threads((int)wanted);
+    Py_RETURN_NONE;
+}
+
+// get_num_threads(): of a call from this thread.
+static PyObject *get_num_threads(PyObject *module, PyObject *unused) {
+    return PyLong_FromLong(gt_get_threads());
+}
+
+// one_thread_here(): calls from this thread use no other one from now on.
+static PyObject *one_thread_here(PyObject *module, PyObject *unused) {
+    gt_one_thread_here(1);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, NULL},
     {"names", names, METH_NOARGS, NULL},
     {"processor", processor, METH_NOARGS, NULL},
+    {"set_num_threads", set_num_threads, METH_O, NULL},
+    {"get_num_threads", get_num_threads, METH_NOARGS, NULL},
+    {"one_thread_here", one_thread_here, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -6,20 +6,18 @@ NumPy's functions do all. `settings.compiled` switches them off. See docs/compil
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-try:
-    from gtensor.backend import _compiled
-except ImportError:  # not built, or for another Python
-    _compiled = None  # type: ignore[assignment]
+from gtensor.backend.threads import pool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy import ndarray
 
+_compiled: Any = pool()  # None if it was not built, or for another Python
 _NUMBERS = {} if _compiled is None else {name: i for i, name in enumerate(_compiled.names())}
 
 

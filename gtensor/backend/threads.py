@@ -44,14 +44,14 @@ _count = _default()
 
 
 @cache
-def _pool() -> Any:
-    """The extension with the pool, told the number of threads; None without a compiled one."""
+def pool() -> Any:
+    """The extension with the pool, told the number of threads; None if it was not built."""
     try:
-        pool = import_module("gtensor.backend._compiled")
+        found = import_module("gtensor.backend._compiled")
     except ImportError:
         return None
-    pool.set_num_threads(_count)
-    return pool
+    found.set_num_threads(_count)
+    return found
 
 
 def get_num_threads() -> int:
@@ -83,9 +83,9 @@ def _set(count: int) -> None:
     """The pool's number alone."""
     global _count
     _count = count
-    pool = _pool()
-    if pool is not None:
-        pool.set_num_threads(count)
+    found = pool()
+    if found is not None:
+        found.set_num_threads(count)
 
 
 @contextmanager
@@ -112,9 +112,9 @@ def one_thread() -> Iterator[None]:
 
 def one_thread_here() -> None:
     """Calls from this thread use no other one of the pool from now on."""
-    pool = _pool()
-    if pool is not None:
-        pool.one_thread_here(True)
+    found = pool()
+    if found is not None:
+        found.one_thread_here()
 
 
 def others_keep_cores_busy() -> bool:
