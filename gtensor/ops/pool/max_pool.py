@@ -78,7 +78,7 @@ def _run(name: str, arrays: tuple[Array, ...], numbers: tuple[int, ...]) -> None
     first = arrays[0]
     kernel = compiled.kernel(f"{name}_{DTYPES[first.dtype]}")
     assert kernel is not None
-    compiled.run(kernel, arrays, numbers, (), first.shape[0] * first.shape[1])
+    compiled.run(kernel, arrays, numbers, (), first.shape[0] * first.shape[1], compiled.ALL)
 
 
 def _tap_places(w: Windows, i: int, j: int) -> np.ndarray:
