@@ -34,10 +34,10 @@ LATE_MODULES = {f"gtensor.{name}" for name in (
     "memory.trace.timelines", "ops.scan.linear_scan", "profiler.find_owners", "train")}
 
 LATE_OPS = {"all_gather", "all_reduce", "binomial_draw", "context_add", "context_dot",
-            "context_mix", "context_mix_into", "expm", "gru", "gru_grad", "linear_scan",
-            "linear_scan_grad", "logcumsumexp", "logcumsumexp_grad", "lstm", "lstm_grad",
-            "packed_attention", "packed_attention_grad", "poisson_draw", "reduce_scatter", "rotary",
-            "running_extreme", "truncated_draw", "weigh_gradient"}
+            "context_mix", "context_mix_into", "expm", "gamma_draw", "gamma_slope", "gru",
+            "gru_grad", "linear_scan", "linear_scan_grad", "logcumsumexp", "logcumsumexp_grad",
+            "lstm", "lstm_grad", "packed_attention", "packed_attention_grad", "poisson_draw",
+            "reduce_scatter", "rotary", "running_extreme", "truncated_draw", "weigh_gradient"}
 
 
 def fresh(text: str) -> Any:

@@ -282,6 +282,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "randint": "integers", "randperm": "permutation", "seed": "manual_seed",
         "random": "uniform", "random_sample": "uniform", "ranf": "uniform", "sample": "uniform",
         "standard_normal": "normal", "standard_exponential": "exponential",
+        "standard_gamma": "gamma", "loggamma": "log_gamma",
         "get_rng_state": "get_state", "set_rng_state": "set_state",
     },
     "gtensor.linalg": {
@@ -526,10 +527,10 @@ SENTENCES: dict[str, dict[str, str]] = {
             "mean + gt.random.normal((count, n)) @ gt.linalg.cholesky(covariance).mT"),
         "thread_safe_generator": "gt.random.generator()",
         **{name: f"gt.asarray(gt.random.generator().{name}(...)) draws with NumPy" for name in (
-            "beta", "chisquare", "dirichlet", "f", "gamma", "geometric",
+            "chisquare", "f", "geometric",
             "hypergeometric", "logistic", "logseries", "negative_binomial",
             "noncentral_chisquare", "noncentral_f", "pareto", "power", "rayleigh",
-            "standard_cauchy", "standard_gamma", "standard_t", "triangular", "vonmises", "wald",
+            "standard_cauchy", "standard_t", "triangular", "vonmises", "wald",
             "weibull", "zipf")},
     },
     "gtensor.linalg": {
