@@ -269,7 +269,7 @@ def bernoulli(
                          "probabilities; wanted those of the tensor")
     else:
         size = p.shape
-    if _known(p) and not ((p >= 0) & (p <= 1)).all():
+    if known(p) and not ((p >= 0) & (p <= 1)).all():
         raise ValueError("bernoulli was given probabilities outside of 0 to 1; wanted 0 to 1")
     place = p.device  # what a captured step keeps has no tensor
     draws = _drawn("bernoulli", size, False, generator, lambda shape: tensor(
@@ -304,10 +304,10 @@ def multinomial(
             raise ValueError(f"multinomial was given num_samples={num_samples} of weights of shape "
                              f"{p.shape}; wanted (..., n) and 1 to n samples, or more with "
                              "replacement=True")
-        if _known(p) and not ((p >= 0) & (p < math.inf)).all():
+        if known(p) and not ((p >= 0) & (p < math.inf)).all():
             raise ValueError("multinomial was given weights that are negative or not finite; "
                              "wanted numbers of 0 or more")
-        if _known(p) and ((p > 0).sum(axis=-1) < (1 if replacement else num_samples)).any():
+        if known(p) and ((p > 0).sum(axis=-1) < (1 if replacement else num_samples)).any():
             raise ValueError("multinomial was given a row with fewer weights above 0 than it is to "
                              "draw; wanted as many at least")
         rows = (num_samples,) if replacement else ()
@@ -321,7 +321,7 @@ def multinomial(
         return topk(wide / times, num_samples)[1]
 
 
-def _known(x: Tensor) -> bool:
+def known(x: Tensor) -> bool:
     """Whether values can be looked at: not in a captured step, nor without waiting for a GPU."""
     return x.device.type == "cpu" and not isinstance(x, Traced) and here.recorder is None
 
@@ -517,7 +517,7 @@ def _sampled(
 
 def _check(name: str, label: str, x: Tensor, fits: Callable[[Tensor], Tensor], wanted: str) -> None:
     """Raise ValueError for a value that does not fit, where no GPU would have to be waited for."""
-    if _known(x) and not fits(x.detach()).all():
+    if known(x) and not fits(x.detach()).all():
         raise ValueError(f"{name} was given {_unfit(x, fits)} as its {label}; wanted {wanted}")
 
 

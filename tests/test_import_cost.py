@@ -22,8 +22,8 @@ MOST_MODULES = 198  # of gtensor; each costs about 0.15 ms beside what it define
 # Beyond those of `import numpy`; of a package, all its modules.
 ALLOWED = {"_bisect", "bisect", "copy", "dataclasses", "gc", "gtensor", "ml_dtypes", "mmap",
            "threading"}
-LATE = {"amp", "autograd", "checkpoint", "data", "fft", "func", "nn", "optim", "profiler",
-        "random", "testing"}
+LATE = {"amp", "autograd", "checkpoint", "data", "distributions", "fft", "func", "nn",
+        "optim", "profiler", "random", "testing"}
 LATE_MODULES = {f"gtensor.{name}" for name in (
     *LATE, "system.atomic", "backend.blas", "backend.cublas", "backend.cuda_graphs",
     "backend.cuda_guards", "cli",

@@ -66,6 +66,7 @@ PAGES = (  # in the order of the navigation
     Page("gt.memory", ("concepts/arena.md", "concepts/planned_steps.md")),
     Page("gt.profiler", ("concepts/events.md",)),
     Page("gt.random"),
+    Page("gt.distributions"),
     Page("gt.testing", ("concepts/definitions.md",)),
     Page("Streams and graphs", ("concepts/streams_and_graphs.md",), ("stream", "Event", "Graph")),
     Page("Captured steps", ("concepts/captured_steps.md",), ("capture", "CaptureError")),
