@@ -35,7 +35,7 @@ FLOORS = (
     ("ops.define", "ops.elementwise ops.updates", "ops.arrange", "ops.reduce",
      "ops.linalg ops.order ops.activations", "ops.scan ops.conv",
      "ops.fft ops.pool ops.norms ops.attention ops.losses ops.recurrent ops.sampling", "ops",
-     "linalg fft random"),
+     "linalg fft random special"),
     ("nn data composed", "optim func distributions",
      "amp autograd checkpoint profiler execution.steps", "models", "distributed"),
     ("testing train",),

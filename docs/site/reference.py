@@ -48,6 +48,7 @@ PAGES = (  # in the order of the navigation
     Page("gt.Tensor", ("concepts/tensors.md", "concepts/gradients.md"), ("Tensor",)),
     Page("gt.linalg", ("concepts/linear_algebra.md",)),
     Page("gt.fft", ("concepts/linear_algebra.md",)),
+    Page("gt.special"),
     Page("gt.autograd", ("concepts/gradients.md",)),
     Page("gt.func", ("concepts/transforms.md",)),
     Page("gt.nn", ("concepts/networks.md", "inplace_abn.md")),

@@ -340,6 +340,10 @@ FAULTS = [
     # public functions on unusual inputs
     Fault("strides do not change a function", plants_variants.read_in_memory_order,
           ByVariant("nn.functional.softmax")),
+    Fault("a special function has the digits of its dtype",
+          plants_numbers.special_function_in_single,
+          ByTest("ops.elementwise.test_special_functions", "test_digits_are_those_of_mpmath",
+                 name="ndtr", rng=np.random.default_rng(6))),
     Fault("the last of several writes stays", plants_variants.writes_in_memory_order,
           ByVariant("scatter")),
     Fault("equal extremes share the gradient", plants_variants.extremes_not_shared,
