@@ -16,6 +16,7 @@ from gtensor.distributions.continuous import Exponential, Laplace, Normal, Unifo
 from gtensor.distributions.discrete import Bernoulli, Categorical
 from gtensor.distributions.distribution import Distribution
 from gtensor.distributions.divergence import kl_divergence, register_kl
+from gtensor.distributions.gammas import Beta, Dirichlet, Gamma
 from gtensor.distributions.multivariate import Independent, MultivariateNormal
 from gtensor.distributions.transforms import (
     AffineTransform,
@@ -33,10 +34,10 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "AffineTransform", "Bernoulli", "Categorical", "ComposeTransform", "Distribution",
-    "ExpTransform", "Exponential", "Independent", "Laplace", "MultivariateNormal", "Normal",
-    "SigmoidTransform", "TanhTransform", "Transform", "TransformedDistribution", "Uniform",
-    "kl_divergence", "register_kl",
+    "AffineTransform", "Bernoulli", "Beta", "Categorical", "ComposeTransform", "Dirichlet",
+    "Distribution", "ExpTransform", "Exponential", "Gamma", "Independent", "Laplace",
+    "MultivariateNormal", "Normal", "SigmoidTransform", "TanhTransform", "Transform",
+    "TransformedDistribution", "Uniform", "kl_divergence", "register_kl",
 ]
 
 _enter(globals())

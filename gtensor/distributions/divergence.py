@@ -9,6 +9,7 @@ from typing import TypeVar
 from gtensor.distributions.continuous import Exponential, Laplace, Normal, Uniform
 from gtensor.distributions.discrete import Bernoulli, Categorical
 from gtensor.distributions.distribution import Distribution
+from gtensor.distributions.gammas import Beta, Dirichlet, Gamma, log_beta
 from gtensor.distributions.multivariate import (
     Independent,
     MultivariateNormal,
@@ -21,6 +22,7 @@ from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import abs, broadcast_to, exp, log, logaddexp, square, where
 from gtensor.ops import sum as _sum
 from gtensor.ops.linalg.solving import solve_triangular
+from gtensor.special import digamma, gammaln
 
 F = TypeVar("F", bound=Callable[..., Tensor])
 _TABLE: dict[tuple[type, type], Callable[..., Tensor]] = {}
@@ -97,6 +99,28 @@ def _categorical(p: Categorical, q: Categorical) -> Tensor:
     away = p.probs * (p.logits - q.logits)
     away = where(q.probs == 0, math.inf, away)
     return _sum(where(p.probs == 0, 0.0, away), axis=-1)
+
+
+@register_kl(Gamma, Gamma)
+def _gamma(p: Gamma, q: Gamma) -> Tensor:
+    c, d = p.concentration, q.concentration
+    return (d * log(p.rate / q.rate) + gammaln(d) - gammaln(c) + (c - d) * digamma(c)
+            + (q.rate - p.rate) * c / p.rate)
+
+
+@register_kl(Beta, Beta)
+def _beta(p: Beta, q: Beta) -> Tensor:
+    a, b, c, d = p.concentration1, p.concentration0, q.concentration1, q.concentration0
+    score = digamma(a + b)
+    moved = (a - c) * (digamma(a) - score) + (b - d) * (digamma(b) - score)
+    return moved + log_beta(c, d) - log_beta(a, b)
+
+
+@register_kl(Dirichlet, Dirichlet)
+def _dirichlet(p: Dirichlet, q: Dirichlet) -> Tensor:
+    a, b = p.concentration, q.concentration
+    score = digamma(a) - digamma(_sum(a, axis=-1, keepdims=True))
+    return q.log_normalizer() - p.log_normalizer() + _sum((a - b) * score, axis=-1)
 
 
 @register_kl(MultivariateNormal, MultivariateNormal)

@@ -36,6 +36,9 @@ CASES: dict[str, tuple[str, Callable[[], Arguments]]] = {
     "Bernoulli of logits": ("Bernoulli", lambda: {"logits": _real(3) * 3}),
     "Categorical of probs": ("Categorical", lambda: {"probs": _positive(2, 3, 4)}),
     "Categorical of logits": ("Categorical", lambda: {"logits": _real(5)}),
+    "Gamma": ("Gamma", lambda: {"concentration": _positive(2, 1), "rate": _positive(3)}),
+    "Beta": ("Beta", lambda: {"concentration1": _positive(3), "concentration0": _positive(3)}),
+    "Dirichlet": ("Dirichlet", lambda: {"concentration": _positive(2, 4)}),
     "MultivariateNormal of a covariance": ("MultivariateNormal", lambda: {
         "loc": _real(2, 3), "covariance_matrix": _covariance()}),
     "MultivariateNormal of a precision": ("MultivariateNormal", lambda: {

@@ -185,6 +185,36 @@ def test_probabilities_of_0_and_1() -> None:
     assert masked.entropy().item() == 0 and masked.log_prob(gt.tensor(0)).item() == 0
 
 
+def test_tiny_concentrations() -> None:
+    """Draws lie within the support as the dtype has it, so that their densities are finite."""
+    tiny = gt.full((400,), 1e-3)
+    several = gt.full((400, 3), 1e-3)
+    for p in (ours.Gamma(tiny, 2.0), ours.Beta(tiny, tiny), ours.Dirichlet(several)):
+        x = p.sample(generator=gt.random.key(1))
+        assert gt.isfinite(p.log_prob(x)).all() and gt.isfinite(p.entropy()).all()
+        assert (x > 0).all() and gt.isfinite(ours.kl_divergence(p, p)).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [
+    "Gamma", "Categorical of probs", "MultivariateNormal of a factor"])
+def test_a_gpu_has_the_draws_and_densities_of_the_cpu(case: str) -> None:
+    name, make = CASES[case]
+    given, key, found = make(), gt.random.key(4), []
+    for place in ("cpu", "cuda"):
+        p = getattr(ours, name)(**{k: gt.tensor(v, device=place) for k, v in given.items()})
+        x = p.sample((6,), generator=key)
+        assert x.device.type == place
+        found.append([y.numpy() for y in (x, p.log_prob(x), p.entropy())])
+    for on_cpu, on_gpu in zip(*found, strict=True):
+        np.testing.assert_allclose(on_gpu, on_cpu, rtol=1e-9)
+    unchecked = getattr(ours, name)(**{k: gt.tensor(-v, device="cuda") for k, v in given.items()})
+    assert unchecked.batch_shape == p.batch_shape  # nothing was waited for
+    if name == "Gamma":
+        with pytest.raises(ValueError, match="Gamma was given concentration"):
+            ours.Gamma(-gt.ones(3, device="cuda"), 1.0, validate_args=True)
+
+
 MATRIX = gt.tensor([[2.0, 1.0], [1.0, 2.0]])
 
 
@@ -201,6 +231,11 @@ MATRIX = gt.tensor([[2.0, 1.0], [1.0, 2.0]])
     (lambda: ours.Categorical(gt.tensor([-1.0, 2.0])), ValueError, r"probs of shape \(2,\)"),
     (lambda: ours.Categorical(gt.tensor(1.0)), ValueError, r"wanted \(\.\.\., n\) of one class"),
     (lambda: ours.Categorical(gt.ones(3)).log_prob(3), ValueError, "whole numbers from 0 to 2"),
+    (lambda: ours.Gamma(1.0, 0.0), ValueError, "Gamma was given rate 0.0; wanted numbers above 0"),
+    (lambda: ours.Gamma(1.0, 1.0).log_prob(-1.0), ValueError, "a value -1.0; wanted numbers above"),
+    (lambda: ours.Beta(1.0, 1.0).log_prob(1.5), ValueError, "a value 1.5; wanted numbers from 0"),
+    (lambda: ours.Dirichlet(2.0), ValueError, r"of shape \(\); wanted \(\.\.\., n\) of one part"),
+    (lambda: ours.Dirichlet([1.0, 1.0]).log_prob(gt.tensor([0.5, 0.6])), ValueError, "add up to 1"),
     (lambda: ours.MultivariateNormal(gt.zeros(2)), ValueError, "no matrix; wanted one of"),
     (lambda: ours.MultivariateNormal(gt.zeros(2), MATRIX, MATRIX), ValueError, "wanted one of"),
     (lambda: ours.MultivariateNormal(gt.zeros(3), MATRIX), ValueError, r"\(2, 2\); wanted \(\.\."),

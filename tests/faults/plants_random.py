@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
+from gtensor import random
 from gtensor.creation import generators
+from gtensor.distributions import multivariate
 from gtensor.ops.sampling import counts, gamma
 
 from .plants import Context
@@ -36,3 +38,15 @@ def digamma_off() -> Context:
     """the digamma function in the slope of gamma draws is 1e-6 too large"""
     real = gamma._digamma
     return patch.object(gamma, "_digamma", lambda a: real(a) + 1e-6)
+
+
+def events_not_added_up() -> Context:
+    """the densities along the axes of an event are not added up, but averaged"""
+    real = multivariate.sum_of_last
+    return patch.object(multivariate, "sum_of_last", lambda x, count: (
+        real(x, count) / (x.shape[-1] if count else 1)))
+
+
+def draws_at_their_ends() -> Context:
+    """draws of beta and Dirichlet distributions may be rounded to 0 and 1"""
+    return patch.object(random, "_inside", lambda x: x)

@@ -147,6 +147,7 @@ _PLACES = "engine.test_places"
 _HIGHER = "engine.test_higher_order"
 _LAYOUTS = "ops.elementwise.test_ufunc_layouts"
 _GAMMA = "ops.sampling.test_gamma"
+_DISTRIBUTIONS = "distributions.test_distributions"
 _GRADIENTS = "ops.elementwise.test_elementwise_gradients"
 _INTERRUPTS = "engine.test_interrupts"
 _WHOLE = "optim.test_whole_steps"
@@ -314,6 +315,10 @@ FAULTS = [
                  mean=10.0)),
     Fault("a gamma draw moves along its distribution function", plants_random.digamma_off,
           ByTest(_GAMMA, "test_the_slope_is_that_of_the_distribution_function")),
+    Fault("the density of an event is the product over its axes", plants_random.events_not_added_up,
+          ByTest(_DISTRIBUTIONS, "test_independent_adds_up_and_divergences_follow")),
+    Fault("draws of small concentrations lie within the support",
+          plants_random.draws_at_their_ends, ByTest(_DISTRIBUTIONS, "test_tiny_concentrations")),
     # layouts, 0-d tensors, derivatives of every order
     Fault("a ufunc writes buffers of any layout", plants_numerics.ufuncs_trusted,
           ByTest(_LAYOUTS, "test_ufuncs_write_any_layout", function=np.negative)),
