@@ -74,7 +74,9 @@ if TYPE_CHECKING:
     from gtensor import amp as amp
     from gtensor import autograd as autograd
     from gtensor import checkpoint, data, distributed, fft, func, models, nn, optim, profiler
+    from gtensor import distributions as distributions
     from gtensor import random as random
+    from gtensor import special as special
     from gtensor import testing as testing
     from gtensor import train as train
     from gtensor.amp import autocast
@@ -142,8 +144,8 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
-            "amp", "autograd", "checkpoint", "data", "distributed", "fft", "func", "models", "nn",
-            "optim", "profiler", "random", "testing", "train")},
+            "amp", "autograd", "checkpoint", "data", "distributed", "distributions", "fft", "func",
+            "models", "nn", "optim", "profiler", "random", "special", "testing", "train")},
         **dict.fromkeys((
             "custom_jvp", "custom_vjp", "functional_call", "grad", "hessian", "hvp", "jacfwd",
             "jacobian", "jacrev", "jvp", "jvp_batched", "linearize", "per_example_grad",
@@ -271,6 +273,7 @@ __all__ = [
     "diff",
     "digitize",
     "distributed",
+    "distributions",
     "divide",
     "e",
     "einsum",
@@ -425,6 +428,7 @@ __all__ = [
     "sin",
     "sinh",
     "sort",
+    "special",
     "sqrt",
     "square",
     "squeeze",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import numpy as np
 
 from gtensor.backend import Device, element_type, get_default_dtype, get_device
-from gtensor.creation.dtypes import result_type
+from gtensor.creation.dtypes import finfo, result_type
 from gtensor.creation.generators import (
     Generator,
     Key,
@@ -39,9 +39,13 @@ from gtensor.creation.new_tensors import asarray, shape_of, sizes_of, tensor
 from gtensor.engine.handle.context import again, no_grad
 from gtensor.engine.handle.tensor import Tensor, is_floating
 from gtensor.engine.tape.levels import Traced, vectorizing
-from gtensor.ops.arrange.shape import moveaxis
+from gtensor.ops.activations.activation import sigmoid
+from gtensor.ops.activations.softmax import softmax
+from gtensor.ops.arrange.shape import broadcast_to, moveaxis
+from gtensor.ops.elementwise.selection import clip, maximum
 from gtensor.ops.order.sorting import topk
 from gtensor.ops.sampling.counts import binomial_op, poisson_op
+from gtensor.ops.sampling.gamma import gamma_op, gamma_path, log_gamma_path
 from gtensor.ops.sampling.truncated import truncated_op
 from gtensor.system.bus import here
 from gtensor.system.late_imports import late as _late
@@ -55,10 +59,10 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = _late(__name__)
 
 __all__ = [
-    "Generator", "Key", "bernoulli", "binomial", "categorical", "choice", "exponential", "fold_in",
-    "generator", "get_state", "gumbel", "integers", "jump", "key", "laplace", "manual_seed",
-    "multinomial", "normal", "permutation", "poisson", "rand", "randn", "seeded", "set_state",
-    "shuffle", "split", "truncated_normal", "uniform",
+    "Generator", "Key", "bernoulli", "beta", "binomial", "categorical", "choice", "dirichlet",
+    "exponential", "fold_in", "gamma", "generator", "get_state", "gumbel", "integers", "jump",
+    "key", "laplace", "log_gamma", "manual_seed", "multinomial", "normal", "permutation", "poisson",
+    "rand", "randn", "seeded", "set_state", "shuffle", "split", "truncated_normal", "uniform",
 ]
 
 Shape = int | Sequence[int]
@@ -265,7 +269,7 @@ def bernoulli(
                          "probabilities; wanted those of the tensor")
     else:
         size = p.shape
-    if _known(p) and not ((p >= 0) & (p <= 1)).all():
+    if known(p) and not ((p >= 0) & (p <= 1)).all():
         raise ValueError("bernoulli was given probabilities outside of 0 to 1; wanted 0 to 1")
     place = p.device  # what a captured step keeps has no tensor
     draws = _drawn("bernoulli", size, False, generator, lambda shape: tensor(
@@ -300,10 +304,10 @@ def multinomial(
             raise ValueError(f"multinomial was given num_samples={num_samples} of weights of shape "
                              f"{p.shape}; wanted (..., n) and 1 to n samples, or more with "
                              "replacement=True")
-        if _known(p) and not ((p >= 0) & (p < math.inf)).all():
+        if known(p) and not ((p >= 0) & (p < math.inf)).all():
             raise ValueError("multinomial was given weights that are negative or not finite; "
                              "wanted numbers of 0 or more")
-        if _known(p) and ((p > 0).sum(axis=-1) < (1 if replacement else num_samples)).any():
+        if known(p) and ((p > 0).sum(axis=-1) < (1 if replacement else num_samples)).any():
             raise ValueError("multinomial was given a row with fewer weights above 0 than it is to "
                              "draw; wanted as many at least")
         rows = (num_samples,) if replacement else ()
@@ -317,7 +321,7 @@ def multinomial(
         return topk(wide / times, num_samples)[1]
 
 
-def _known(x: Tensor) -> bool:
+def known(x: Tensor) -> bool:
     """Whether values can be looked at: not in a captured step, nor without waiting for a GPU."""
     return x.device.type == "cpu" and not isinstance(x, Traced) and here.recorder is None
 
@@ -513,7 +517,7 @@ def _sampled(
 
 def _check(name: str, label: str, x: Tensor, fits: Callable[[Tensor], Tensor], wanted: str) -> None:
     """Raise ValueError for a value that does not fit, where no GPU would have to be waited for."""
-    if _known(x) and not fits(x.detach()).all():
+    if known(x) and not fits(x.detach()).all():
         raise ValueError(f"{name} was given {_unfit(x, fits)} as its {label}; wanted {wanted}")
 
 
@@ -610,6 +614,99 @@ def binomial(
     return _sampled("binomial", binomial_op, parameters, shape, generator)
 
 
+def gamma(
+    a: Tensor | float, scale: Tensor | float = 1.0, size: Shape | None = None, *,
+    dtype: DTypeLike | None = None, device: Device | str | None = None,
+    generator: Generator | Key | None = None,
+) -> Tensor:
+    """Gamma distributed values of concentration a, times scale; gradients flow to both.
+
+    That of a is implicit: a draw moves so that its distribution function keeps its value. As in
+    PyTorch, it has no gradient of its own. A draw is the smallest normal number of the dtype at
+    least. Other arguments are those of `laplace`.
+
+    Sources: Marsaglia and Tsang, "A simple method for generating gamma variables", 2000; Figurnov,
+    Mohamed, Mnih, "Implicit reparameterization gradients", 2018. Raises ValueError for a negative
+    a or scale (on a GPU, which would have to be waited for, the value is NaN), and as `laplace`.
+    """
+    (shapes, width), shape = _spread("gamma", size, dtype, device, a=a, scale=scale)
+    _check("gamma", "a", shapes, lambda x: x >= 0, "0 or more")
+    _check("gamma", "scale", width, lambda x: x >= 0, "0 or more")
+    keys = _keys("gamma", shape, shapes.device, generator)
+    with no_grad():
+        draws = maximum(gamma_op(shapes.detach(), keys, log=False),
+                        finfo(shapes.dtype).smallest_normal)
+    return gamma_path(broadcast_to(shapes, draws.shape), draws) * width
+
+
+def log_gamma(
+    a: Tensor | float, size: Shape | None = None, *, dtype: DTypeLike | None = None,
+    device: Device | str | None = None, generator: Generator | Key | None = None,
+) -> Tensor:
+    """Logarithms of gamma distributed values, which hold draws that the dtype has no number for.
+
+    Such are most of a concentration near 0. Arguments and errors are those of `gamma`.
+    """
+    (shapes,), shape = _spread("log_gamma", size, dtype, device, a=a)
+    _check("log_gamma", "a", shapes, lambda x: x >= 0, "0 or more")
+    return _logarithms(shapes, _keys("log_gamma", shape, shapes.device, generator))
+
+
+def _logarithms(a: Tensor, keys: Tensor) -> Tensor:
+    with no_grad():
+        draws = gamma_op(a.detach(), keys, log=True)
+    return log_gamma_path(broadcast_to(a, draws.shape), draws)
+
+
+def beta(
+    a: Tensor | float, b: Tensor | float, size: Shape | None = None, *,
+    dtype: DTypeLike | None = None, device: Device | str | None = None,
+    generator: Generator | Key | None = None,
+) -> Tensor:
+    """Beta distributed values, with gradients to a and b through two gamma draws.
+
+    The draws are above 0 and below 1, as the dtype has such numbers. Other arguments are those of
+    `laplace`. Raises ValueError for an a or b that is not above 0 (on a GPU, which would have to be
+    waited for, the value is NaN), and as `laplace`.
+    """
+    both, shape = _spread("beta", size, dtype, device, a=a, b=b)
+    for label, x in zip("ab", both, strict=True):
+        _check("beta", label, x, lambda x: x > 0, "a number above 0")
+    keys = _keys("beta", (2, *shape), both[0].device, generator)
+    return _inside(sigmoid(_logarithms(both[0], keys[0]) - _logarithms(both[1], keys[1])))
+
+
+def dirichlet(
+    alpha: Tensor | Sequence[float], size: Shape | None = None, *, dtype: DTypeLike | None = None,
+    device: Device | str | None = None, generator: Generator | Key | None = None,
+) -> Tensor:
+    """Dirichlet distributed shares (*size, *alpha.shape), which add up to 1 along the last axis.
+
+    Args:
+        alpha: concentrations (..., n).
+        size: further axes in front; none by default.
+        dtype, device: of the result for numbers.
+        generator: a Generator or a Key to draw from.
+
+    Gradients flow to alpha through n gamma draws. Raises ValueError for an alpha that is not above
+    0 (on a GPU, which would have to be waited for, the shares are NaN) or has no last axis.
+    """
+    given = alpha if isinstance(alpha, Tensor) else asarray(alpha, dtype=dtype, device=device)
+    if not given.ndim:
+        raise ValueError(f"dirichlet was given alpha={alpha!r}; wanted a tensor (..., n)")
+    lead = () if size is None else shape_of(size)
+    (shares,), shape = _spread("dirichlet", (*lead, *given.shape), dtype, None, alpha=given)
+    _check("dirichlet", "alpha", shares, lambda x: x > 0, "numbers above 0")
+    keys = _keys("dirichlet", shape, shares.device, generator)
+    return _inside(softmax(_logarithms(shares, keys), -1))
+
+
+def _inside(x: Tensor) -> Tensor:
+    """Above 0 and below 1, as the dtype has such numbers."""
+    found = finfo(x.dtype)
+    return clip(x, found.smallest_normal, 1 - found.eps / 2)
+
+
 def categorical(
     logits: Tensor, axis: int = -1, size: Shape | None = None, *,
     generator: Generator | Key | None = None,
@@ -649,6 +746,7 @@ if TYPE_CHECKING:  # names of other libraries, for type checkers: see `gtensor.s
     randint, randperm, seed = integers, permutation, manual_seed
     random = random_sample = ranf = sample = uniform
     standard_normal, standard_exponential = normal, exponential
+    standard_gamma, loggamma = gamma, log_gamma
     get_rng_state, set_rng_state = get_state, set_state
 
 

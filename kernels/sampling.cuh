@@ -48,8 +48,7 @@ __device__ inline double gt_gamma_draw(long long key, double concentration, bool
     if (log(bits.uniform()) < x * x / 2 + 3 * d * (scaled - t * (1 + t * (1 + t / 3)))) break;
   }
   if (logarithm) return 3 * scaled + (log(d) + share);
-  const double value = d * exp(3 * scaled + share), least = 0x1p-1022;
-  return value < least ? least : value;
+  return d * exp(3 * scaled + share);
 }
 
 // -- counts (Hormann, 1993) -----------------------------------------------------------------------

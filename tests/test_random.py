@@ -246,6 +246,10 @@ DRAWS = {
     "truncated_normal": lambda g: gt.random.truncated_normal(size=4, generator=g),
     "poisson": lambda g: gt.random.poisson(gt.full((6,), 50.0), generator=g),
     "binomial": lambda g: gt.random.binomial(100, 0.5, (6,), generator=g),
+    "gamma": lambda g: gt.random.gamma(3.0, 2.0, (4,), generator=g),
+    "log_gamma": lambda g: gt.random.log_gamma(3.0, (4,), generator=g),
+    "beta": lambda g: gt.random.beta(3.0, 2.0, (4,), generator=g),
+    "dirichlet": lambda g: gt.random.dirichlet([3.0, 2.0], 4, generator=g),
     "categorical": lambda g: gt.random.categorical(gt.zeros((9, 9)), generator=g),
     "random_split": lambda g: gt.tensor(gt.data.random_split(
         range(20), [0.5, 0.5], generator=g)[0].indices),

@@ -27,9 +27,9 @@ from tests.typed.mistakes import BEFORE, MISTAKES, PROGRAM
 
 ROOT = Path(__file__).resolve().parents[1]
 TYPED = ROOT / "tests" / "typed"
-MODULES = [gt, gt.linalg, gt.fft, gt.random, gt.memory, gt.nn, gt.nn.functional, gt.nn.init,
-           gt.nn.utils, gt.optim, gt.optim.lr_scheduler, gt.data, gt.checkpoint, gt.profiler,
-           gt.testing, gt.train]
+MODULES = [gt, gt.linalg, gt.fft, gt.random, gt.special, gt.memory, gt.nn, gt.nn.functional,
+           gt.nn.init, gt.nn.utils, gt.optim, gt.optim.lr_scheduler, gt.data, gt.checkpoint,
+           gt.profiler, gt.testing, gt.train]
 
 
 def mypy(*files: Path) -> list[str]:

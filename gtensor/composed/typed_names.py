@@ -9,6 +9,7 @@ from gtensor import linalg as _linalg
 from gtensor import nn as _nn
 from gtensor import ops as _ops
 from gtensor import random as _random
+from gtensor import special as _special
 from gtensor.composed import cuda as cuda
 from gtensor.composed import curves as _curves
 from gtensor.composed import drawing as _drawing
@@ -85,6 +86,7 @@ cumprod = _ops.cumulative_prod
 cumsum = _ops.cumulative_sum
 det = _linalg.det
 diagonal = _matrices.matrix_diagonal
+digamma = _special.digamma
 div = true_divide = _ops.divide
 dot = _matrices.dot
 double = _dtypes.float64
@@ -92,6 +94,8 @@ dropout = _functional.dropout
 dtype = _numpy.dtype
 eq = _ops.equal
 erf = _functional.erf
+erfc = _special.erfc
+erfinv = _special.erfinv
 exp2 = _formulas.exp2
 fix = _ops.trunc
 float = single = _dtypes.float32
@@ -104,6 +108,7 @@ gt = _ops.greater
 half = _dtypes.float16
 hamming_window = _windows.hamming_window
 hann_window = _windows.hann_window
+i0 = _special.i0
 identity = _new_tensors.eye
 index_select = _shapes.index_select
 inference_mode = _context.no_grad
@@ -114,7 +119,9 @@ is_tensor = _formulas.is_tensor
 kaiser_window = _windows.kaiser_window
 le = _ops.less_equal
 left_shift = _ops.bitwise_left_shift
+lgamma = _special.gammaln
 log_softmax = _functional.log_softmax
+logit = _special.logit
 lt = _ops.less
 masked_fill = _shapes.masked_fill
 masked_select = _shapes.masked_select
@@ -134,6 +141,7 @@ one_hot = _functional.one_hot
 permute = _ops.permute_dims
 pinverse = _linalg.pinv
 poisson = _random.poisson
+polygamma = _special.polygamma
 power = _ops.pow
 promote_types = _dtypes.result_type
 rand = _random.rand
@@ -153,6 +161,7 @@ selu = _functional.selu
 set_rng_state = _random.set_state
 short = _dtypes.int16
 sigmoid = _functional.sigmoid
+sinc = _special.sinc
 slogdet = _linalg.slogdet
 softmax = _functional.softmax
 sub = _ops.subtract
@@ -164,3 +173,4 @@ trapz = _curves.trapezoid
 unbind = _ops.unstack
 unflatten = _shape.unflatten
 unsqueeze = _ops.expand_dims
+xlogy = _special.xlogy

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from gtensor import special
 from gtensor.backend import elements
 from gtensor.engine.handle.namespaces import raw
 from gtensor.engine.tape.op import registry
@@ -39,6 +40,11 @@ def log_of_the_sum_absorbed() -> Context:
         *others, largest, total, count = inputs
         return right(*others, largest + np.log(total), np.ones_like(total), count, **params)
     return patch.object(raw["cpu"], "cross_entropy_grad", path)
+
+
+def special_function_in_single() -> Context:
+    """ndtr of float32 computes in float32"""
+    return patch.object(special._NDTR, "wide", False)
 
 
 def gates_gradients_exchanged() -> Context:

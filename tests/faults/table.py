@@ -33,6 +33,7 @@ from . import (
     plants_numbers,
     plants_numerics,
     plants_places,
+    plants_random,
     plants_recurrent,
     plants_rounding,
     plants_streams,
@@ -145,6 +146,8 @@ _CONTEXT = "nn.test_attention_context"
 _PLACES = "engine.test_places"
 _HIGHER = "engine.test_higher_order"
 _LAYOUTS = "ops.elementwise.test_ufunc_layouts"
+_GAMMA = "ops.sampling.test_gamma"
+_DISTRIBUTIONS = "distributions.test_distributions"
 _GRADIENTS = "ops.elementwise.test_elementwise_gradients"
 _INTERRUPTS = "engine.test_interrupts"
 _WHOLE = "optim.test_whole_steps"
@@ -302,6 +305,20 @@ FAULTS = [
           ByCheck(checks.live_blocks_do_not_overlap)),
     Fault("a block lives as long as a view of its array", plants.block_not_held,
           ByCheck(checks.arrays_keep_their_blocks)),
+    # random numbers
+    Fault("keys that follow from one are independent", plants_random.folded_as_split,
+          ByTest("test_random", "test_keys_that_follow_from_one_are_independent")),
+    Fault("gamma draws have their distribution", plants_random.proposals_all_accepted,
+          ByTest(_GAMMA, "test_gamma_draws_have_their_distribution", a=1.0)),
+    Fault("Poisson draws have their distribution", plants_random.poisson_share_off,
+          ByTest("ops.sampling.test_samplers", "test_poisson_counts_have_their_distribution",
+                 mean=10.0)),
+    Fault("a gamma draw moves along its distribution function", plants_random.digamma_off,
+          ByTest(_GAMMA, "test_the_slope_is_that_of_the_distribution_function")),
+    Fault("the density of an event is the product over its axes", plants_random.events_not_added_up,
+          ByTest(_DISTRIBUTIONS, "test_independent_adds_up_and_divergences_follow")),
+    Fault("draws of small concentrations lie within the support",
+          plants_random.draws_at_their_ends, ByTest(_DISTRIBUTIONS, "test_tiny_concentrations")),
     # layouts, 0-d tensors, derivatives of every order
     Fault("a ufunc writes buffers of any layout", plants_numerics.ufuncs_trusted,
           ByTest(_LAYOUTS, "test_ufuncs_write_any_layout", function=np.negative)),
@@ -328,6 +345,10 @@ FAULTS = [
     # public functions on unusual inputs
     Fault("strides do not change a function", plants_variants.read_in_memory_order,
           ByVariant("nn.functional.softmax")),
+    Fault("a special function has the digits of its dtype",
+          plants_numbers.special_function_in_single,
+          ByTest("ops.elementwise.test_special_functions", "test_digits_are_those_of_mpmath",
+                 name="ndtr", rng=np.random.default_rng(6))),
     Fault("the last of several writes stays", plants_variants.writes_in_memory_order,
           ByVariant("scatter")),
     Fault("equal extremes share the gradient", plants_variants.extremes_not_shared,

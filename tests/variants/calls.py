@@ -35,8 +35,8 @@ from gtensor.system.foreign_names import ALIASES
 from gtensor.testing.cases import samples_of
 
 Function = Callable[..., Any]
-L, FFT = gt.linalg, gt.fft
-NAMESPACES = {"": gt, "linalg.": gt.linalg, "fft.": gt.fft, "nn.functional.": F}
+L, FFT, SP = gt.linalg, gt.fft, gt.special
+NAMESPACES = {"": gt, "linalg.": gt.linalg, "fft.": gt.fft, "special.": SP, "nn.functional.": F}
 
 
 @dataclass(frozen=True)
@@ -305,6 +305,17 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
         "ihfftn", "hfft2", "ihfft2")},
     **{f"fft.{name}": (None, [_s((2, 5), axes=-1), _s((2, 5))])
        for name in ("fftshift", "ifftshift")},
+    # -- special functions
+    **{f"special.{name}": (None, [_s((2, 3), draw=positive)]) for name in (
+        "digamma", "entr", "gammaln", "softplus_inverse")},
+    **{f"special.{name}": (None, [_s((2, 3), draw=_probability)]) for name in (
+        "erfinv", "logit", "ndtri")},
+    **{f"special.{name}": (None, [_s((2, 3))]) for name in (
+        "erfc", "erfcx", "expit", "i0", "i0e", "i1", "i1e", "log_ndtr", "ndtr", "sinc")},
+    **{f"special.{name}": (None, [_s((2, 3), (3,), draw=positive)]) for name in (
+        "xlogy", "xlog1py")},
+    "special.polygamma": (lambda x, n: SP.polygamma(n, x), [_s((2, 3), draw=positive, n=1)]),
+    "special.zeta": (lambda x, q: SP.zeta(x + 1.5, q), [_s((2, 3), (3,), draw=positive)]),
     # -- neural networks
     "nn.functional.abn": (None, [*_NORMED, _s((4, 3), (3,), (3,), (3,), (3,), draw=positive,
                                               training=False)]),

@@ -123,6 +123,7 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "linalg.cholesky": lambda: {"x": gt.eye(3)},
     **{f"random.{name}": lambda: {"shape": (2, 3)} for name in (
         "exponential", "normal", "uniform")},
+    "random.beta": lambda: {"a": 2.0, "b": 3.0},
     "random.binomial": lambda: {"n": 5, "p": 0.5},
     "random.fold_in": lambda: {"key": gt.random.key(1), "data": 3},
     "random.split": lambda: {"key": gt.random.key(1)},

@@ -223,7 +223,7 @@ def _of_formula(
     formula: Formula, inputs: _Inputs, params: dict[str, Any], on_cuda: bool
 ) -> Node:
     """The graph that a formula's path runs, over the names of the call's arguments."""
-    if len(inputs.args) != len(formula.inputs):
+    if formula.wide or len(inputs.args) != len(formula.inputs):
         raise _Unknown
     params = _numbers(params)
     static = static_of(params)

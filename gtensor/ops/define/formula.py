@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from gtensor.engine.tape.arguments import arguments_of
-from gtensor.ops.define.primitives import PRIMITIVES
+from gtensor.ops.define.primitives import PRIMITIVES, by_smooth
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
@@ -286,6 +286,37 @@ def evaluate_all(roots: tuple[Node, ...], ns: Any, leaves: dict[str, Any]) -> li
     return [values[root] for root in roots]
 
 
+# -- special functions -----------------------------------------------------------------------------
+
+
+def special_rule(op: str) -> Callable[..., Any] | None:
+    """The formula of a primitive that is made of others; None for one that is not."""
+    if PRIMITIVES[op].cuda:
+        return None
+    from gtensor.ops.define.special_functions import LOWERED  # which most programs do not need
+
+    return LOWERED[op]
+
+
+class _Plain(Trace):
+    """The namespace in which special functions become their formulas."""
+
+    def call(self, op: str, *given: Any) -> Node:
+        rule = special_rule(op)
+        made = super().call(op, *given) if rule is None else rule(self, *given)
+        return made if isinstance(made, Node) else self.leaf("constant", made)
+
+
+def without_special(roots: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The graph with the formulas of its special functions."""
+    if all(n.op in _LEAVES or PRIMITIVES[n.op].cuda for n in in_order(*roots)):
+        return roots
+    trace = _Plain()
+    made = evaluate_all(roots, trace, {n.args[0]: trace.leaf(n.op, n.args[0])
+                                       for n in in_order(*roots) if n.op in ("input", "param")})
+    return tuple([m if isinstance(m, Node) else trace.leaf("constant", m) for m in made])
+
+
 # -- derivatives -----------------------------------------------------------------------------------
 
 
@@ -315,6 +346,11 @@ def _along(node: Node, k: int, change: Node) -> Node:
     rule = PRIMITIVES[node.op].rules[k]
     if rule is None:
         return node.trace.leaf("constant", 0.0)
+    if rule is by_smooth:
+        from gtensor.ops.define.special_functions import SMOOTH
+
+        smooth = slope(SMOOTH[node.op](node.trace, *node.args), node.args[k])
+        return linear(change, lambda d: d * smooth)
     return linear(change, lambda d: rule(node.trace, d, node, *node.args))
 
 
@@ -347,11 +383,15 @@ class Formula:
     """A formula and its graphs, one for each value of the parameters that are not numbers.
 
     Call it as its function, in any namespace. `inputs` and `params` are the names that it takes.
-    An `analytic` one has its derivatives of complex values, too.
+    An `analytic` one has its derivatives of complex values, too. A `wide` one computes in float64
+    and rounds the value, as do its derivatives.
     """
 
-    def __init__(self, name: str, function: Path, analytic: bool = False) -> None:
+    def __init__(
+        self, name: str, function: Path, analytic: bool = False, wide: bool = False
+    ) -> None:
         self.analytic = analytic
+        self.wide = wide
         self.asks = False  # whether small outputs are asked of the device, too
         self.name = name
         self.function = function
@@ -434,17 +474,15 @@ def derivative(formula: Formula, of: str, out: bool = False) -> Formula:
         found = slope(root, root.trace.leaf("input", of))
         return _of_output(found, root) if out else found
 
-    return _times(f"{formula.name}_grad", change, ("y",) if out else formula.inputs,
-                  formula.params, formula.analytic)
+    return _times(f"{formula.name}_grad", change, ("y",) if out else formula.inputs, formula)
 
 
 def times(name: str, factor: Formula) -> Formula:
     """g times a formula: (ns, g, *inputs). Where it selects 0 or 1, it selects 0 or g."""
-    return _times(name, factor.graph, factor.inputs, factor.params, factor.analytic)
+    return _times(name, factor.graph, factor.inputs, factor)
 
 
-def _times(name: str, graph: Callable[..., Node], inputs: tuple[str, ...],
-           params: tuple[str, ...], analytic: bool) -> Formula:
+def _times(name: str, graph: Callable[..., Node], inputs: tuple[str, ...], of: Formula) -> Formula:
     g = _unused("g", inputs)
 
     def function(ns: Any, *given: Any, **params: Any) -> Any:
@@ -452,7 +490,7 @@ def _times(name: str, graph: Callable[..., Node], inputs: tuple[str, ...],
         root = graph(static, tuple([i for i, x in enumerate(given[1:]) if x is None]))
         return evaluate(_product(root, g), ns, dict(zip((g, *inputs), given, strict=True)) | params)
 
-    return _with_signature(name, function, (g, *inputs), params, analytic)
+    return _with_signature(name, function, (g, *inputs), of)
 
 
 def partial_of(formula: Formula, i: int, static: Key, absent: tuple[int, ...]) -> Formula | None:
@@ -472,8 +510,7 @@ def partial_of(formula: Formula, i: int, static: Key, absent: tuple[int, ...]) -
     def function(ns: Any, *given: Any, **params: Any) -> Any:
         return evaluate(product, ns, dict(zip(inputs, given, strict=True)) | params)
 
-    return _with_signature(f"{formula.name}_d{i}", function, inputs, formula.params,
-                           formula.analytic)
+    return _with_signature(f"{formula.name}_d{i}", function, inputs, formula)
 
 
 def _product(change: Node, g: str) -> Node:
@@ -488,11 +525,9 @@ def _unused(name: str, names: tuple[str, ...]) -> str:
     return name
 
 
-def _with_signature(
-    name: str, function: Any, inputs: tuple[str, ...], params: tuple[str, ...], analytic: bool
-) -> Formula:
-    function.__signature__ = _signature(("ns", *inputs), params)
-    return Formula(name, function, analytic)
+def _with_signature(name: str, function: Any, inputs: tuple[str, ...], of: Formula) -> Formula:
+    function.__signature__ = _signature(("ns", *inputs), of.params)
+    return Formula(name, function, of.analytic, of.wide)
 
 
 def _signature(inputs: tuple[str, ...], params: tuple[str, ...]) -> inspect.Signature:

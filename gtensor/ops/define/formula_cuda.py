@@ -16,7 +16,15 @@ import numpy as np
 
 from gtensor.backend.kernels import BLOCK, Elementwise, elementwise
 from gtensor.backend.multi_tensor import MultiTensor
-from gtensor.ops.define.formula import Formula, Key, Node, in_order, plain_numbers, static_of
+from gtensor.ops.define.formula import (
+    Formula,
+    Key,
+    Node,
+    in_order,
+    plain_numbers,
+    static_of,
+    without_special,
+)
 from gtensor.ops.define.primitives import PRIMITIVES
 
 if TYPE_CHECKING:
@@ -97,13 +105,16 @@ def statements(root: Node, number: str = "F") -> tuple[list[str], str]:
 
 def kernel(
     name: str, roots: tuple[Node, ...], inputs: Iterable[str], params: Iterable[str],
-    analytic: bool, conditions: Container[str] = (),
+    analytic: bool, conditions: Container[str] = (), wide: bool = False,
 ) -> Elementwise:
     """The elementwise kernel of a graph over arrays of one type T; an output for each root.
+
+    A `wide` one computes in double.
 
     Inputs among the `conditions` are of bool, as are roots that are conditions. Nothing is
     contracted: the same primitives have the same bits in one kernel and in several.
     """
+    roots = without_special(roots)
     writer = Writer(roots, "F")
     values = [writer.text(root) for root in roots]
     outputs = ["result", *[f"result{k}" for k in range(1, len(roots))]]
@@ -112,12 +123,12 @@ def kernel(
     declared = [f"bool {n}" if n in conditions else f"T {n}_given" for n in names]
     declared += [f"float64 {p}" for p in params]
     loaded = ", ".join(f"{n} = static_cast<F>({n}_given)" for n in numbers)
-    kind = "gt_number" if analytic else "gt_float"
+    kind = "double" if wide else "gt_number<T>" if analytic else "gt_float<T>"
     made = ", ".join(f"{'bool' if root.boolean else 'T'} {out}"
                      for out, root in zip(outputs, roots, strict=True))
     assigned = "; ".join(f"{out} = {v if root.boolean else f'T({v})'}"
                          for out, v, root in zip(outputs, values, roots, strict=True))
-    body = " ".join([f"typedef {kind}<T> F;", f"const F {loaded};", *writer.lines, assigned])
+    body = " ".join([f"typedef {kind} F;", f"const F {loaded};", *writer.lines, assigned])
     return elementwise(", ".join(declared), made, body, "number.cuh", f"gt_{name}", contract=False)
 
 
@@ -208,7 +219,8 @@ def cuda_path(formula: Formula) -> Path:
             found = kernels[static, absent] = kernel(
                 formula.name + variant, formula.graphs(static, absent),
                 [n for i, n in enumerate(formula.inputs) if i not in absent],
-                [p for p in formula.params if p not in dict(static)], formula.analytic)
+                [p for p in formula.params if p not in dict(static)], formula.analytic,
+                wide=formula.wide)
         return found
 
     def path(*arrays: Array | Scalar | None, out: Any = None, **params: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from operator import itemgetter
 from types import SimpleNamespace
@@ -361,6 +362,8 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
                 params = plain_numbers(name, params)
                 static = static_of(params)
                 break
+        if formula.wide:
+            return _general(formula, made, name, dtype, static, arrays, out, params)
         shape = kind = None
         for a in arrays:
             if type(a) is not ndarray or (kind is not None and (
@@ -396,6 +399,8 @@ def _general(
     result = dtype or np.result_type(*[a.dtype for a in strong])
     shape = np.broadcast(*strong).shape
     work = computed_in(np.result_type(result, *[a.dtype for a in strong]))
+    if formula.wide and work == np.float32:
+        work = np.dtype(np.float64)
     if work.kind != "f" or work.itemsize > 8:
         return _plainly(formula, name, result, arrays, shape, out, params)
     absent = tuple([i for i, a in enumerate(arrays) if a is None])
@@ -414,7 +419,8 @@ def _general(
     fresh = out is None
     if out is None:
         out = host().empty(shape, result, name)
-    _in_tiles(program, views, out, fresh, {**given_numbers, **params})
+    with np.errstate(over="ignore") if formula.wide else nullcontext():  # as it is rounded
+        _in_tiles(program, views, out, fresh, {**given_numbers, **params})
     return out
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.ops.define.formula import Node, Trace, evaluate_all, in_order
+from gtensor.ops.define.formula import Node, Trace, evaluate_all, in_order, special_rule
 from gtensor.ops.define.primitives import DENSITY_AT_0, ROOT_HALF
 
 # W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969),
@@ -137,7 +137,7 @@ class _Lowering(Trace):
         self._rules = _SINGLE if dtype == np.float32 else _DOUBLE
 
     def call(self, op: str, *given: Any) -> Node:
-        rule = self._rules.get(op)
+        rule = self._rules.get(op) or special_rule(op)
         made = None if rule is None else rule(self, *given)
         return super().call(op, *given) if made is None else made
 

@@ -19,7 +19,8 @@ class Primitive(NamedTuple):
 
     Attributes:
         arity: its number of arguments.
-        cuda: its text in CUDA C++ for arguments {0}, {1}, {2} of the compute type F.
+        cuda: its text in CUDA C++ for arguments {0}, {1}, {2} of the compute type F. Without one it
+            is a formula of others, of `special_functions`, on both devices.
         rules: one per argument.
         numpy: NumPy's name, if that differs.
         number: the function of Python numbers, with which constants are folded.
@@ -62,6 +63,15 @@ def _swapped(rule: Rule) -> Rule:
 def _function(name: str, rule: Rule | None, numpy: str = "", cuda: str = "",
               number: Callable[..., float] | None = None) -> Primitive:
     return Primitive(1, f"{cuda or name}({{0}})", (rule,), numpy, number)
+
+
+def by_smooth(ns: Any, d: Any, y: Any, *arguments: Any) -> Any:
+    """In the place of a rule: the derivative is that of a formula, `special_functions.SMOOTH`."""
+    raise NotImplementedError
+
+
+def _special(*rules: Rule | None) -> Primitive:
+    return Primitive(len(rules), "", rules)
 
 
 def _comparison(sign: str) -> Primitive:
@@ -147,4 +157,31 @@ PRIMITIVES: dict[str, Primitive] = {
                              rank=2),
     "logical_or": Primitive(2, "({0} || {1})", (None, None), boolean=True, conditions=(0, 1)),
     "logical_not": Primitive(1, "!{0}", (None,), boolean=True, conditions=(0,), rank=6),
+    # special functions, which `special_functions` writes in others
+    "erfc": _special(lambda ns, d, y, x: d * (-TWO_OVER_ROOT_PI * ns.exp(-(x * x)))),
+    "erfcx": _special(lambda ns, d, y, x: d * (2 * x * y - TWO_OVER_ROOT_PI)),
+    "erfinv": _special(lambda ns, d, y, x: d * (ns.exp(y * y) / TWO_OVER_ROOT_PI)),
+    "ndtr": _special(lambda ns, d, y, x: d * (DENSITY_AT_0 * ns.exp(-0.5 * (x * x)))),
+    "log_ndtr": _special(lambda ns, d, y, x: d * (
+        2 * DENSITY_AT_0 / ns.erfcx(-ROOT_HALF * x))),
+    "ndtri": _special(lambda ns, d, y, x: d * (ns.exp(0.5 * (y * y)) / DENSITY_AT_0)),
+    "expit": _special(lambda ns, d, y, x: d * (y * ns.expit(-x))),
+    "logit": _special(lambda ns, d, y, x: d / (x * (1 - x))),
+    "xlogy": _special(lambda ns, d, y, a, b: d * ns.where(
+        ns.logical_and(ns.equal(a, 0), ns.less_equal(b, 0)), 0.0, ns.log(b)),
+        lambda ns, d, y, a, b: d * (a / b)),
+    "xlog1py": _special(lambda ns, d, y, a, b: d * ns.where(
+        ns.logical_and(ns.equal(a, 0), ns.less_equal(b, -1)), 0.0, ns.log1p(b)),
+        lambda ns, d, y, a, b: d * (a / (1 + b))),
+    "lgamma": _special(lambda ns, d, y, x: d * ns.digamma(x)),
+    "digamma": _special(lambda ns, d, y, x: d * ns.polygamma(1, x)),
+    "polygamma": _special(None, lambda ns, d, y, n, x: d * ns.polygamma(n + 1, x)),
+    "zeta": _special(by_smooth, lambda ns, d, y, s, q: d * (-s * ns.zeta(s + 1, q))),
+    "i1": _special(lambda ns, d, y, x: d * (ns.bessel(1, x) + x * (x * ns.bessel(2, x)))),
+    "i1e": _special(lambda ns, d, y, x: d * (
+        ns.bessel_scaled(1, x) + x * (x * ns.bessel_scaled(2, x)) - ns.sign(x) * y)),
+    # I(n, x) / x^n, whose derivative is x times that of n + 1; and exp(-|x|) times it
+    "bessel": _special(None, lambda ns, d, y, n, x: d * (x * ns.bessel(n + 1, x))),
+    "bessel_scaled": _special(None, lambda ns, d, y, n, x: d * (
+        x * ns.bessel_scaled(n + 1, x) - ns.sign(x) * y)),
 }
