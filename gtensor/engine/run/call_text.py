@@ -126,7 +126,7 @@ _SETTLE = """\
 _VIEW = """\
     result = wrap(out, HERE, storage_of(out, ({inputs})))
 """
-_NEW = """\
+NEW = """\
     result = new(Tensor)
     result._array = out
     result._device = HERE
@@ -134,7 +134,7 @@ _NEW = """\
     result._version = 0
     result._node = None
 """
-_UNTRACKED = """\
+UNTRACKED = """\
     if {untracked} or not grad_enabled():
         return result
 """
@@ -171,7 +171,7 @@ _NOTHING_SAVED = """\
 _NUMBER_SAVED = """\
     saved, guards = ({saved}), ()  # it cannot be overwritten
 """
-_RECORD = """\
+RECORD = """\
     result._node = node = Record()
     node.shape = {shape}
     node.dtype = dtype
@@ -203,6 +203,33 @@ _ON_HOST = {  # what the text is where the device decides it
 _ELSEWHERE_IS = {
     "path": "PATH", "depth": "2", "stream": "current_stream()",
     "number": "x2 if LAST_INTEGER < a1.dtype.num < USER_DTYPE else constant(x2, a1.dtype)"}
+_VARIADIC = """\
+def call(*inputs, **params):
+{first}    arrays, mask, bit = [], 0, 1
+    try:
+        for x in inputs:
+            storage = x._storage
+            if storage is not FRESH and (x._device is not HERE or x._version != storage.version):
+                return (on_level if storage is TRACED else bind)(op, inputs, params)
+            arrays.append(x._array)
+            if x._node is not None:
+                mask |= bit
+            bit += bit
+    except AttributeError:  # not a Tensor
+        return bind(op, inputs, params)
+    if bus.ops or not arrays or mask and op.backward is None:
+        return bind(op, inputs, params)
+    try:
+        out = op.cpu(*arrays, **params)
+    except ValueError as error:
+        name_shapes(op.name, error, arrays)
+        raise
+"""
+_VARIADIC_SAVED = """\
+    plan = op.plan(mask, len(arrays))
+    saved, guards = (saves(plan, (*arrays, out), (*inputs, result), op.takes) if plan
+                     else op.nothing_saved)
+"""
 _MASKS = {  # the text of the mask, by the number of inputs
     1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
 _GENERAL = """\
@@ -213,7 +240,7 @@ def call(*inputs, **params):
 
 def written_call(op: Op) -> Callable[..., Tensor]:
     """The function that applies `op`: inputs by position, parameters by keyword."""
-    ufunc = _ufunc(op)
+    ufunc = ufunc_of(op)
     scope = {**SCOPE, "op": op, "ELSEWHERE": _CallsElsewhere(op), "STORAGE": op.storage,
              "UFUNC": ufunc}
     return written("".join(_text(op, ufunc is not None, _ON_HOST)), scope, "call", op.name)
@@ -243,7 +270,7 @@ class _CallsElsewhere(dict["Device", "Callable[..., Tensor]"]):
         return call
 
 
-def _ufunc(op: Op) -> np.ufunc | None:
+def ufunc_of(op: Op) -> np.ufunc | None:
     """The ufunc that is the op's CPU path, for arrays that need no memory of the arena."""
     plain = getattr(op.cpu, "plain", None)
     return plain if isinstance(plain, np.ufunc) else None
@@ -253,6 +280,16 @@ def _text(op: Op, is_ufunc: bool, place: dict[str, str]) -> Iterator[str]:
     """The parts of the text for an op's facts and a place."""
     casts = _AUTOCAST * (place is _ON_HOST and op.autocast is not None)
     check = _CHECK * (op.checked and op.has_params)
+    if op.variadic and place is _ON_HOST and not (
+            op.extra_names or op.moves or op.optional_inputs or op.floating):
+        yield _VARIADIC.format(first=check + casts.format(tuple="inputs", params="params"))
+        yield _SETTLE
+        yield (_VIEW if op.view else NEW).format(inputs="*inputs, ")
+        yield UNTRACKED.format(untracked="not mask")
+        yield _DTYPE + _REAL * (not op.complex) + _VARIADIC_SAVED
+        yield RECORD.format(**place, nodes="*[x._node for x in inputs], ", mask="mask",
+                            params="params", shape="out.shape")
+        return
     if op.variadic or op.moves or op.optional_inputs:
         yield _GENERAL.format(first=check + casts.format(tuple="inputs", params="params"))
         return
@@ -345,8 +382,8 @@ def _body(op: Op, is_ufunc: bool, facts: dict[str, str], saved: str) -> Iterator
     for part, wanted in (
             (_COMPOSED, op.backward is None and op.composed is not None), (run, True),
             (_EXTRAS, op.extra_names),
-            (_SETTLE, True), (_VIEW, op.view), (_NEW, not op.view), (_UNTRACKED, True),
-            (_DTYPE, True), (_REAL, not op.complex), (saved, True), (_RECORD, True)):
+            (_SETTLE, True), (_VIEW, op.view), (NEW, not op.view), (UNTRACKED, True),
+            (_DTYPE, True), (_REAL, not op.complex), (saved, True), (RECORD, True)):
         if wanted:
             yield part.format(**facts)
 
