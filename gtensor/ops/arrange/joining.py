@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -119,7 +119,7 @@ def _stack_path(
             merged = (*shape[:place], len(arrays) * shape[place], *shape[place + 1:])
             np.concatenate(arrays, place, out.reshape(merged))
             return out
-    rest: tuple[slice, ...] = (slice(None),) * (-axis - 1)
+    rest: Any = (slice(None),) * (-axis - 1)
     for i, a in enumerate(arrays):
         out[(..., i, *rest)] = a
     return out
