@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gtensor.engine.handle import methods
 from gtensor.engine.handle.namespaces import public
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.engine.run.call_text import ufunc_of
-from gtensor.engine.run.short_calls import short_operator
+from gtensor.engine.run.call_text import short_operator, ufunc_of
 from gtensor.engine.tape.op import Op, registry
 from gtensor.ops.activations import *
 from gtensor.ops.arrange import *

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.engine.run.short_calls import short_view
+from gtensor.engine.run.call_text import short_view
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
 from gtensor.ops.arrange.example_keys import gather_batch, scatter_batch

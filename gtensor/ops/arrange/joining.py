@@ -9,7 +9,7 @@ import numpy as np
 
 from gtensor.backend import refuse_mask
 from gtensor.engine.handle.tensor import Tensor, wrap
-from gtensor.engine.run.short_calls import short_join
+from gtensor.engine.run.call_text import short_join
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.index import get_item, take

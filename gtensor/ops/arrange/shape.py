@@ -12,7 +12,7 @@ import numpy as np
 
 from gtensor.backend import Device, element_type, get_device
 from gtensor.engine.handle.tensor import Tensor
-from gtensor.engine.run.short_calls import short_view
+from gtensor.engine.run.call_text import short_view
 from gtensor.engine.tape.execute import name_shapes
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal, unary

@@ -12,7 +12,7 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run import in_place, writable
 from gtensor.engine.run.bind import INTEGERS
-from gtensor.engine.run.short_calls import short_write
+from gtensor.engine.run.call_text import short_write
 from gtensor.engine.tape.levels import Traced
 from gtensor.engine.tape.op import Op, op, registry
 from gtensor.ops.arrange.example_keys import last_batch, set_batch
