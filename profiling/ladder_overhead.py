@@ -5,6 +5,7 @@
     python profiling/ladder_overhead.py --only saves        # 300 sines, which save their inputs
     python profiling/ladder_overhead.py --only own          # 300 sines with a rule of their own
     python profiling/ladder_overhead.py --only small        # sum, reshape, slice of 32 values
+    python profiling/ladder_overhead.py --only calls        # x[3], stack, matmul, ...: one call
     python profiling/ladder_overhead.py --only mlp          # an MLP step against NumPy by hand
     python profiling/ladder_overhead.py --only large        # softmax, GELU, ... of 1e6 values
     python profiling/ladder_overhead.py --only softmax      # one of these (--list names them)
@@ -40,6 +41,7 @@ import numpy as np
 from ceilings import product_floor
 from ladder import Ladder
 from ladder_command import Figure, Options, Part, left_out, main
+from small_calls import SMALL_CALLS, SmallCall
 from workloads import (
     CHAIN,
     LARGE_OPS,
@@ -88,6 +90,8 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
     yield "small", lambda: small_ops(options)
     yield "mlp", lambda: mlp(options)
     if options.device == "cpu":
+        for name in SMALL_CALLS:
+            yield f"calls {name}", partial(small_call, name, options)
         yield "memory", lambda: step_memory(options)
         yield "import", lambda: import_cost(options)
         yield "listener", lambda: listener(options)
@@ -213,6 +217,27 @@ def small_ops(options: Options) -> Iterator[Part]:
         ladder.rung("gtensor", work.gtensor(), result=values)
         _beside_pytorch(ladder, options, work.torch, SMALL_TARGET)
         yield ladder
+
+
+def small_call(name: str, options: Options) -> Iterator[Part]:
+    """A call on small tensors, as it is and recorded for a gradient."""
+    work = SMALL_CALLS[name]
+    for recorded in (False, True)[:1 + work.recorded]:
+        ladder = Ladder(f"{name} of {work.shapes or ''}" + ", recorded" * recorded,
+                        work.reference, tolerance=1e-4, device=options.device)
+        ladder.rung("gtensor", work.run(gt, recorded), result=_detached)
+        _beside_pytorch(ladder, options, partial(_of_torch, work, recorded), work.most)
+        yield ladder
+
+
+def _of_torch(work: SmallCall, recorded: bool) -> Callable[[], Any]:
+    import torch
+
+    return work.run(torch, recorded)
+
+
+def _detached(result: Any) -> Any:
+    return values(result.detach() if isinstance(result, gt.Tensor) else result)
 
 
 def large_op(name: str, options: Options) -> Iterator[Part]:

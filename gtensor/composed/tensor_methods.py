@@ -9,6 +9,7 @@ from gtensor.backend import element_type, get_device
 from gtensor.creation import dtypes
 from gtensor.creation.new_tensors import empty, full, ones, sizes_of, tensor, zeros
 from gtensor.ops import broadcast_to, clone, permute_dims, reshape, tile
+from gtensor.ops.arrange import shape
 from gtensor.ops.define.arguments import takes_arrays
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 # -- shape -----------------------------------------------------------------------------------------
 
 
+@shape.SHORT["reshape"]
 def view(self: Tensor, *shape: Any) -> Tensor:
     """`reshape`, which copies where no view can have the shape; a dtype is not taken.
 
@@ -52,6 +54,7 @@ def expand_as(self: Tensor, other: Tensor) -> Tensor:
     return broadcast_to(self, other.shape)
 
 
+@shape.short_permute("dims")
 def permute(self: Tensor, *dims: Any) -> Tensor:
     """`permute_dims`: the axes in another order, a view."""
     return permute_dims(self, sizes_of(dims))

@@ -175,10 +175,7 @@ def zeros(
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:
     """A tensor of zeros; of the default dtype (float32) unless given. See `empty` for `more`."""
-    shape, dtype, device, requires_grad = _called(
-        shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
-    wanted = get_default_dtype() if dtype is None else dtype
-    return full(shape, 0, dtype=wanted, device=device, requires_grad=requires_grad)
+    return _filled(0, shape, more, dtype, device, requires_grad)
 
 
 def ones(
@@ -186,10 +183,7 @@ def ones(
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:
     """A tensor of ones; of the default dtype (float32) unless given. See `empty` for `more`."""
-    shape, dtype, device, requires_grad = _called(
-        shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
-    wanted = get_default_dtype() if dtype is None else dtype
-    return full(shape, 1, dtype=wanted, device=device, requires_grad=requires_grad)
+    return _filled(1, shape, more, dtype, device, requires_grad)
 
 
 def empty_like(
@@ -220,7 +214,9 @@ def zeros_like(
     requires_grad: bool = False,
 ) -> Tensor:
     """Zeros of x's shape, dtype and device, unless given."""
-    return full_like(x, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    x = asarray(x)
+    return _filled(0, x.shape, (), x.dtype if dtype is None else dtype,
+                   x.device if device is None else device, requires_grad)
 
 
 def ones_like(
@@ -228,7 +224,9 @@ def ones_like(
     requires_grad: bool = False,
 ) -> Tensor:
     """Ones of x's shape, dtype and device, unless given."""
-    return full_like(x, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+    x = asarray(x)
+    return _filled(1, x.shape, (), x.dtype if dtype is None else dtype,
+                   x.device if device is None else device, requires_grad)
 
 
 # -- counted ---------------------------------------------------------------------------------------
@@ -350,6 +348,28 @@ def _made(name: str, device: DeviceLike, function: Callable[[Any], Any]) -> Tens
                           if place.type == "cpu" else path(place.xp)), place)
 
 
+def _filled(
+    value: int, shape: Any, more: tuple[Any, ...], dtype: DTypeLike | None, device: DeviceLike,
+    requires_grad: bool,
+) -> Tensor:
+    """`full` of 0 or 1, which takes no checks of the value."""
+    if more:
+        shape, dtype, device, requires_grad = _called(
+            shape, more, dtype=dtype, device=device, requires_grad=requires_grad)
+    sizes = shape_of(shape)
+    wanted = get_default_dtype() if dtype is None else element_type(dtype)
+    if requires_grad:
+        _check_differentiable(wanted, requires_grad)
+    place = get_device(device)
+    if bus.listeners:
+        array = run_noted("empty", place, place.empty, sizes, wanted, "empty")
+        run_noted("full", place, place.fill, array, value)
+    else:
+        array = place.fill(place.empty(sizes, wanted, "empty"), value)
+    result = wrap(array, place)
+    return result._begin_as_leaf() if requires_grad else result
+
+
 def _called(shape: Any, more: tuple[Any, ...], **named: Any) -> tuple[Any, ...]:
     """The shape and the options of `f(2, 3)`, or of `f(shape, dtype, device, requires_grad)`."""
     if more and isinstance(more[0], (int, np.integer)) and not isinstance(more[0], bool):
@@ -367,6 +387,12 @@ def sizes_of(given: tuple[Any, ...]) -> Any:
 
 def shape_of(shape: Any) -> tuple[int, ...]:
     """A shape as a tuple of sizes. Raises TypeError or ValueError if it is not a shape."""
+    if type(shape) is tuple:
+        for n in shape:
+            if type(n) is not int or n < 0:
+                break
+        else:
+            return shape
     try:
         if isinstance(shape, (str, bytes, set, dict)):
             raise TypeError

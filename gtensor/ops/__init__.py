@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from gtensor.engine.handle import methods
 from gtensor.engine.handle.namespaces import public
 from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.call_text import short_operator, ufunc_of
 from gtensor.engine.tape.op import Op, registry
 from gtensor.ops.activations import *
 from gtensor.ops.arrange import *
+from gtensor.ops.arrange import index, shape, writing
 from gtensor.ops.arrange.writing import in_place_form
 from gtensor.ops.attention import *
 from gtensor.ops.conv import *
@@ -52,6 +54,17 @@ def _publish() -> None:
         setattr(methods.Methods, f"{name}_", in_place_form(functions[name]))
     for name in ("reshape", "permute_dims"):  # a method's text is its function's
         getattr(methods.Methods, name).__doc__ = functions[name].__doc__
+    shorts: dict[str, Any] = {**index.SHORT, **shape.SHORT, **writing.SHORT}
+    for name, short in shorts.items():
+        general: Any = vars(methods.Methods)[name]
+        setattr(methods.Methods, name, property(short(general.fget), doc=general.__doc__)
+                if isinstance(general, property) else short(general))
+    for name, function in methods.ARITHMETIC.items():
+        definition = registry[writing.RECORDS.get(function, function)]
+        ufunc, operator = ufunc_of(definition), f"__i{name}__"
+        if ufunc is not None:
+            general = vars(methods.Methods)[operator]
+            setattr(methods.Methods, operator, short_operator(definition, ufunc)(general))
     for kind in Tensor.__mro__[:-1]:
         for name, method in tuple(vars(kind).items()):
             if isinstance(method, FunctionType) and not is_written(method) and (

@@ -26,6 +26,16 @@ def _small_tiles() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _written_texts() -> None:
+    """The first call of a view, or of a write in place, compiles its text: memory taken once."""
+    x, y = gt.ones((2, 2), requires_grad=True), gt.zeros((2, 2))
+    x.reshape((4, 1)).T.reshape((2, 2))[:, 0].sum().backward()
+    y += x.detach()
+    y *= y
+    y -= 1.0
+
+
 def leaf(requires_grad: bool = True) -> gt.Tensor:
     rng = np.random.default_rng(1)
     return gt.tensor(rng.uniform(0.5, 1.5, (SIDE, SIDE)).astype(np.float32),

@@ -16,7 +16,7 @@ from ladder_command import main
 
 
 @pytest.mark.parametrize(("part", "ladders"), [
-    ("chain", 2), ("saves", 2), ("own", 1), ("small", 3),
+    ("chain", 2), ("saves", 2), ("own", 1), ("small", 3), ("calls", 5),
     pytest.param("large", 2 * len(ladder_overhead.LARGE_OPS), marks=pytest.mark.slow),
 ])
 def test_a_part_runs_and_judges(
@@ -26,6 +26,8 @@ def test_a_part_runs_and_judges(
     monkeypatch.setattr(ladder_overhead, "LARGE_SHAPES", ((3, 40),))
     monkeypatch.setattr(Ladder, "_calls", lambda self, clock, rung: 1)
     monkeypatch.setattr(Ladder, "climb", lambda self, rounds, *more: climb(self, 1, *more))
+    some = {name: ladder_overhead.SMALL_CALLS[name] for name in ("x[3]", "zeros", "linear")}
+    monkeypatch.setattr(ladder_overhead, "SMALL_CALLS", some)
     arguments = ["--only", part, "--out", str(tmp_path)]
     assert main("", ladder_overhead.build, "overhead", arguments, clock="cpu") == 0
     found = json.loads((tmp_path / f"overhead-{part}.json").read_text())

@@ -435,6 +435,7 @@ ADAPTED: dict[str, tuple[str, Function]] = {
     "flip": ("flip", lambda x, axes: gt.flip(x, axis=axes)),
     "repeat": ("repeat", lambda x, axis, count: gt.repeat(x, count, axis=axis)),
     "roll": ("roll", lambda x, shifts: gt.roll(x, shifts, axis=tuple(range(-len(shifts), 0)))),
+    "stack": ("stack", lambda *tensors, axis: gt.stack(tensors, axis)),
     "linalg.svd": ("svd", lambda x, full: L.svd(x, full_matrices=full)),
     "linalg.vector_norm": ("vector_norm", lambda x, axis, keepdims, order: L.vector_norm(
         x, axis=axis, keepdims=keepdims, ord=order)),

@@ -33,7 +33,7 @@ IN_PLACE = (  # those that have a method `exp_`, too, which makes the tensor its
     "trunc",
 )
 # Operators by their special name without underscores -> the public function.
-_ARITHMETIC = {  # also reflected, and in place: the handle stays, its memory is written
+ARITHMETIC = {  # also reflected, and in place: the handle stays, its memory is written
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "pow",
     "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or",
     "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
@@ -301,7 +301,7 @@ class Methods(ForeignMethods):
 def functions() -> Iterator[tuple[str, str]]:
     """The methods and operators that are a public function, and that function's name."""
     yield from zip(_METHODS, _METHODS, strict=True)
-    for name, function in {**_ARITHMETIC, **_OTHERS}.items():
+    for name, function in {**ARITHMETIC, **_OTHERS}.items():
         yield f"__{name}__", function
 
 
@@ -320,9 +320,9 @@ def _in_place(function: str) -> Callable[[Any, Any], Any]:
     return operator
 
 
-for _name, _function in {**_ARITHMETIC, "matmul": "matmul"}.items():
+for _name, _function in {**ARITHMETIC, "matmul": "matmul"}.items():
     setattr(Methods, f"__r{_name}__", _reflected(_function))
-for _name, _function in _ARITHMETIC.items():
+for _name, _function in ARITHMETIC.items():
     _operator = _in_place(_function)
     _operator.__name__ = f"__i{_name}__"
     setattr(Methods, _operator.__name__, _operator)

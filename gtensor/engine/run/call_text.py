@@ -4,13 +4,16 @@ With small arrays Python's time per op dominates. The written function is `bind`
 tensors on the CPU, whose memory no other handle has written since, and a number beside one. If the
 first tensor is on another device, it calls the function that the same text makes for that device.
 It hands every other case to `bind`, which defines the semantics; a test compares the two.
+Of views, joins and small writes in place the public function is written, too.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 import numpy as np
 
@@ -27,7 +30,7 @@ from gtensor.engine.tape.record import Record
 from gtensor.settings import settings
 from gtensor.system.bus import bus, heard, here
 from gtensor.system.source_line import last, user_frame
-from gtensor.system.written_code import written
+from gtensor.system.written_code import signature_text, written, written_when_called
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -203,6 +206,33 @@ _ON_HOST = {  # what the text is where the device decides it
 _ELSEWHERE_IS = {
     "path": "PATH", "depth": "2", "stream": "current_stream()",
     "number": "x2 if LAST_INTEGER < a1.dtype.num < USER_DTYPE else constant(x2, a1.dtype)"}
+_VARIADIC = """\
+def call(*inputs, **params):
+{first}    arrays, mask, bit = [], 0, 1
+    try:
+        for x in inputs:
+            storage = x._storage
+            if storage is not FRESH and (x._device is not HERE or x._version != storage.version):
+                return (on_level if storage is TRACED else bind)(op, inputs, params)
+            arrays.append(x._array)
+            if x._node is not None:
+                mask |= bit
+            bit += bit
+    except AttributeError:  # not a Tensor
+        return bind(op, inputs, params)
+    if bus.ops or not arrays or mask and op.backward is None:
+        return bind(op, inputs, params)
+    try:
+        out = op.cpu(*arrays, **params)
+    except ValueError as error:
+        name_shapes(op.name, error, arrays)
+        raise
+"""
+_VARIADIC_SAVED = """\
+    plan = op.plan(mask, len(arrays))
+    saved, guards = (saves(plan, (*arrays, out), (*inputs, result), op.takes) if plan
+                     else op.nothing_saved)
+"""
 _MASKS = {  # the text of the mask, by the number of inputs
     1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
 _GENERAL = """\
@@ -213,7 +243,7 @@ def call(*inputs, **params):
 
 def written_call(op: Op) -> Callable[..., Tensor]:
     """The function that applies `op`: inputs by position, parameters by keyword."""
-    ufunc = _ufunc(op)
+    ufunc = ufunc_of(op)
     scope = {**SCOPE, "op": op, "ELSEWHERE": _CallsElsewhere(op), "STORAGE": op.storage,
              "UFUNC": ufunc}
     return written("".join(_text(op, ufunc is not None, _ON_HOST)), scope, "call", op.name)
@@ -243,7 +273,7 @@ class _CallsElsewhere(dict["Device", "Callable[..., Tensor]"]):
         return call
 
 
-def _ufunc(op: Op) -> np.ufunc | None:
+def ufunc_of(op: Op) -> np.ufunc | None:
     """The ufunc that is the op's CPU path, for arrays that need no memory of the arena."""
     plain = getattr(op.cpu, "plain", None)
     return plain if isinstance(plain, np.ufunc) else None
@@ -253,6 +283,16 @@ def _text(op: Op, is_ufunc: bool, place: dict[str, str]) -> Iterator[str]:
     """The parts of the text for an op's facts and a place."""
     casts = _AUTOCAST * (place is _ON_HOST and op.autocast is not None)
     check = _CHECK * (op.checked and op.has_params)
+    if op.variadic and place is _ON_HOST and not (
+            op.extra_names or op.moves or op.optional_inputs or op.floating):
+        yield _VARIADIC.format(first=check + casts.format(tuple="inputs", params="params"))
+        yield _SETTLE
+        yield (_VIEW if op.view else _NEW).format(inputs="*inputs, ")
+        yield _UNTRACKED.format(untracked="not mask")
+        yield _DTYPE + _REAL * (not op.complex) + _VARIADIC_SAVED
+        yield _RECORD.format(**place, nodes="*[x._node for x in inputs], ", mask="mask",
+                            params="params", shape="out.shape")
+        return
     if op.variadic or op.moves or op.optional_inputs:
         yield _GENERAL.format(first=check + casts.format(tuple="inputs", params="params"))
         return
@@ -356,3 +396,192 @@ def _indented(text: str) -> str:
 
 
 Op.write_call = staticmethod(written_call)  # which op.py cannot import
+
+
+# -- public functions ------------------------------------------------------------------------------
+# `x[3]`, `x.reshape(4, 8)`, `stack([x, y])` and `y += x` compute little, so Python's calls between
+# the method and the op were most of their time. Here the text goes from what a user gives to the
+# output and its record, for tensors on the CPU whose memory no other handle has written since,
+# while no listener waits for ops. It leaves every other case to the general function, and what
+# NumPy refuses, too: that one has the sentences. Writes are those of small values, of float32 or
+# float64, that are not recorded.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SHORT_VIEW = """\
+def {name}({takes}):
+    out = None
+    try:
+        a1, storage = {first}._array, {first}._storage
+        if (storage is FRESH or {first}._device is HERE and {first}._version == storage.version) \\
+                and not bus.ops and op.cpu is PATH:
+{steps}
+    except Exception:
+        out = None
+    if out is None:
+        return GENERAL({passes})
+    if storage.common:
+        storage = {first}._own_storage()
+    elif storage.handles is None:  # a save made it, for this tensor alone
+        storage.join({first})
+    result = new(Tensor)
+    result._array = out
+    result._device = HERE
+    result._storage = storage
+    result._version = storage.version
+    result._node = None
+    handles = storage.handles
+    handles.add(ref(result, handles.discard))
+    n1 = {first}._node
+"""
+_JOINED = """\
+def {name}({takes}):
+    out = None
+    try:
+        made, mask, bit, size = [], 0, 1, 0
+        if type({first}) is list or type({first}) is tuple:  # others are read once
+            dtype = {first}[0]._array.dtype
+            for x in {first}:
+                a1, storage = x._array, x._storage
+                if a1.dtype is not dtype or storage is not FRESH and (
+                        x._device is not HERE or x._version != storage.version):
+                    break
+                made.append(a1)
+                size += a1.size
+                if x._node is not None:
+                    mask |= bit
+                bit += bit
+            else:
+                if 16 * size < settings.arena_min_bytes and not bus.ops and op.cpu is PATH:
+{steps}
+    except Exception:
+        out = None
+    if out is None:
+        return GENERAL({passes})
+"""
+_WRITE = """\
+def {name}({takes}):
+    refused = True
+    try:
+        a1, storage = self._array, self._storage
+        if (storage is FRESH or self._device is HERE and self._version == storage.version) \\
+                and not bus.listeners and op.cpu is PATH and a1.dtype.char in "fd":
+            kind, n2 = type({value}), None
+            if kind is float or kind is int:
+                a2 = {number}
+                fits = True
+            else:
+                a2, n2, other_storage = {value}._array, {value}._node, {value}._storage
+                fits = (
+                    other_storage is not storage or storage.common) and (
+                    other_storage is FRESH
+                    or {value}._device is HERE and {value}._version == other_storage.version) and (
+                    a2.dtype is a1.dtype) and 16 * {sized}.size < settings.arena_min_bytes
+            if fits and (self._node is n2 is None or not grad_enabled()):
+{steps}
+    except (AttributeError, OverflowError):  # no Tensor, or a number that is too large
+        refused = True
+    if refused:
+        return GENERAL({passes})
+    if storage.common:
+        storage = self._own_storage()
+    refused = False
+    try:
+        {write}
+    except (IndexError, TypeError, ValueError):
+        refused = True
+    finally:  # an interrupt, or another error, may come during or after the write
+        if not refused:
+            storage.version += 1
+            storage.writer = id(a1)
+            self._version = storage.version
+    return GENERAL({passes}) if refused else {result}
+"""
+_NOTHING_SAVED = """\
+    dtype = out.dtype
+    saved, guards = op.nothing_saved
+"""
+
+
+def short_view(op: Op, steps: str, params: str, **names: Any) -> Callable[[F], F]:
+    """A decorator of a public function, or a method, that gives a view of its first argument.
+
+    Args:
+        op: the view that the function makes in the usual case.
+        steps: the text that sets `out` to the view of the array `a1`, of the function's arguments.
+            Where it sets nothing, or raises, the function itself is called.
+        params: an expression of the op's parameters, evaluated if the view is recorded.
+        names: what `steps` and `params` name.
+    """
+    rest = _UNTRACKED.format(untracked="n1 is None") + _recorded(params, "n1, ", "1")
+    return _short(op, _SHORT_VIEW, 12, steps, rest, names)
+
+
+def short_join(op: Op, steps: str, params: str, **names: Any) -> Callable[[F], F]:
+    """The same of a function whose first argument is a sequence of tensors, which it joins.
+
+    `steps` set `out` to a new array, of the arrays `made`, which are small and of one dtype.
+    """
+    rest = (_NEW + _UNTRACKED.format(untracked="not mask")
+            + _recorded(params, "*[x._node for x in {first}], ", "mask"))
+    return _short(op, _JOINED, 20, steps, rest, names)
+
+
+def short_operator(op: Op, ufunc: np.ufunc) -> Callable[[F], F]:
+    """A decorator of `__iadd__` and its like, for an op whose CPU path is that ufunc."""
+    return short_write(
+        op, "refused = 0 in a1.strides", "UFUNC(a1, a2, a1)", value="other", sized="a1",
+        number="float32[other] if a1.dtype is FLOAT32 else constant(other, a1.dtype)",
+        result="self", UFUNC=ufunc)
+
+
+def short_write(
+    op: Op, steps: str, write: str, *, value: str, number: str, sized: str, result: str = "None",
+    **names: Any
+) -> Callable[[F], F]:
+    """A decorator of a method of Tensor that writes the tensor's memory.
+
+    Args:
+        op: what the method applies.
+        steps: text that sets `refused` to False if `a1`, the tensor's array, is to be written.
+        write: the write of `a2`, an array or a number, to `a1`.
+        value: the method's parameter with the value.
+        number: an expression for a number that is the value.
+        sized: which of the two arrays bounds the copy that NumPy makes where they overlap.
+        result: what the method returns.
+        names: what the texts name.
+    """
+    parts = (("{value}", value), ("{number}", number), ("{sized}", sized), ("{write}", write),
+             ("{result}", result))
+    text = _WRITE
+    for name, part in parts:
+        text = text.replace(name, part)
+    return _short(op, text, 16, steps, "", names)
+
+
+def _recorded(params: str, nodes: str, mask: str) -> str:
+    return _NOTHING_SAVED + _RECORD.format(shape="out.shape", nodes=nodes, mask=mask, params=params,
+                                          stream="None", depth="1")
+
+
+def _short(
+    op: Op, head: str, depth: int, steps: str, rest: str, names: dict[str, Any]
+) -> Callable[[F], F]:
+    indented = "\n".join(" " * depth + line for line in steps.strip("\n").split("\n"))
+
+    def decorate(function: F) -> F:
+        bare: Any = getattr(function, "__wrapped__", function)
+        assert isinstance(bare, FunctionType)
+
+        def text() -> tuple[str, dict[str, Any]]:
+            takes, passes, _, defaults = signature_text(bare)
+            first = bare.__code__.co_varnames[0]
+            begin = head.format(name=bare.__name__, takes=takes, passes=passes, first=first,
+                                steps=indented)
+            return begin + rest.replace("{first}", first), {
+                **SCOPE, **defaults, **names, "GENERAL": function, "PATH": op.cpu,
+                "STORAGE": op.storage, "op": op, "ref": ref}
+
+        return written_when_called(bare, text)  # type: ignore[return-value]
+
+    return decorate

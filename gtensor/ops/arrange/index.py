@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.call_text import short_view
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample
 from gtensor.ops.arrange.example_keys import gather_batch, scatter_batch
 from gtensor.ops.arrange.index_keys import (
+    BOUNDS,
+    PLAIN,
+    PLAIN_KEY,
     Key,
     described,
     filled,
@@ -226,6 +230,11 @@ def get_item(x: Tensor, key: object) -> Tensor:
     """
     parts, indices = normalized(x, key, x.requires_grad)
     return _selected(x, parts, indices, key)
+
+
+SHORT = {"__getitem__": short_view(
+    slice, f"{PLAIN_KEY}    out = a1[parts if ... in parts else (*parts, ...)]", "{'key': parts}",
+    PLAIN=PLAIN, BOUNDS=BOUNDS)}
 
 
 def _selected(x: Tensor, parts: Key, indices: tuple[Tensor, ...], key: object) -> Tensor:

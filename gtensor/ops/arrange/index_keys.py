@@ -32,8 +32,17 @@ if TYPE_CHECKING:
 Key = tuple[Any, ...]
 ARRAY = "array"  # in a key: the next of the op's index arrays
 _BASIC = (int, np.integer, slice, type(None), EllipsisType)
-_PLAIN = frozenset({int, type(None), EllipsisType})
-_BOUNDS = frozenset({int, type(None)})
+PLAIN = frozenset({int, type(None), EllipsisType})  # types of parts that are parameters as they are
+BOUNDS = frozenset({int, type(None)})  # and of the bounds of such a slice
+PLAIN_KEY = """
+parts = key if type(key) is tuple else (key,)
+for part in parts:
+    if type(part) not in PLAIN and (
+            type(part) is not slice or type(part.start) not in BOUNDS
+            or type(part.stop) not in BOUNDS or type(part.step) not in BOUNDS):
+        break
+else:
+"""  # the text of `normalized` for a key of plain parts, where it goes on
 _FULL = slice(None)
 
 
@@ -45,16 +54,16 @@ def is_basic(part: object) -> bool:
 def _plain(part: Any) -> bool:
     """Whether a part can be a parameter as it is."""
     kind = type(part)
-    return kind in _PLAIN or (
-        kind is slice and type(part.start) in _BOUNDS and type(part.stop) in _BOUNDS
-        and type(part.step) in _BOUNDS)
+    return kind in PLAIN or (
+        kind is slice and type(part.start) in BOUNDS and type(part.stop) in BOUNDS
+        and type(part.step) in BOUNDS)
 
 
 def _made_plain(part: Any) -> Any:
     """A basic part with ints for other integers, which may be arrays and change later."""
     if isinstance(part, slice):
         bounds = (part.start, part.stop, part.step)
-        return slice(*(n if type(n) in _BOUNDS else operator.index(n) for n in bounds))
+        return slice(*(n if type(n) in BOUNDS else operator.index(n) for n in bounds))
     return int(part) if isinstance(part, np.integer) else part
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gtensor.backend import refuse_mask
 from gtensor.engine.handle.tensor import Tensor, wrap
+from gtensor.engine.run.call_text import short_join
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal
 from gtensor.ops.arrange.index import get_item, take
@@ -16,7 +17,6 @@ from gtensor.ops.arrange.shape import (
     along,
     axis_index,
     broadcast_to,
-    expand_dims,
     flatten,
     integers,
     linear_tangent,
@@ -27,6 +27,7 @@ from gtensor.ops.define.arguments import all_tensors, given_axis, takes_arrays
 from gtensor.ops.define.batching import trailing, unchanged
 from gtensor.ops.define.path_builders import placed
 from gtensor.system.bus import bus, here
+from gtensor.system.written_code import entrance
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -47,8 +48,16 @@ def _concat_path(
     device: Device, *arrays: Array, axis: int, sizes: tuple[int, ...], out: Array | None = None
 ) -> Array:
     if out is None:
-        shape = resized(arrays[0].shape, axis, sum(sizes))
-        dtype = np.result_type(*[a.dtype for a in arrays])
+        first, *rest = arrays
+        dtype = first.dtype
+        shape = resized(first.shape, axis, sum(sizes))
+        for a in rest:
+            if a.dtype is not dtype:
+                dtype = np.result_type(*[a.dtype for a in arrays])
+                break
+        else:
+            if device.type == "cpu":  # in its own order NumPy would keep that of the inputs
+                return np.concatenate(arrays, axis, device.empty(shape, dtype, "concat"))
         out = device.empty(shape, dtype, "concat")
     start = 0
     for a, size in zip(arrays, sizes, strict=True):
@@ -71,9 +80,13 @@ def _concat_backward(ns: Namespace, step: Step, g: Array) -> None:
 def _concat_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
-    parts = [ns.zero_gradient(p) if t is None else t
-             for p, t in zip(primals, tangents, strict=True)]
-    return ns.concat(*parts, **params)
+    return ns.concat(*_filled(ns, primals, tangents), **params)
+
+
+def _filled(ns: Namespace, primals: Values, tangents: Values) -> list[Array]:
+    """The tangents, zeros where there is none."""
+    return [ns.zero_gradient(p) if t is None else t
+            for p, t in zip(primals, tangents, strict=True)]
 
 
 _concat_op = op(
@@ -86,6 +99,86 @@ _concat_op = op(
 )
 
 
+# -- stack -----------------------------------------------------------------------------------------
+
+
+def _stack_path(
+    device: Device, *arrays: Array, axis: int, out: Array | None = None
+) -> Array:
+    shape = arrays[0].shape
+    place = len(shape) + 1 + axis
+    if out is None:
+        dtype = arrays[0].dtype
+        for a in arrays:
+            if a.dtype is not dtype:
+                dtype = np.result_type(*[a.dtype for a in arrays])
+                break
+        out = device.empty((*shape[:place], len(arrays), *shape[place:]), dtype, "stack")
+        if device.type == "cpu" and axis < -1 and arrays[0].dtype is dtype:
+            # the new axis and the one after it are one, along which NumPy joins
+            merged = (*shape[:place], len(arrays) * shape[place], *shape[place + 1:])
+            np.concatenate(arrays, place, out.reshape(merged))
+            return out
+    rest: Any = (slice(None),) * (-axis - 1)
+    for i, a in enumerate(arrays):
+        out[(..., i, *rest)] = a
+    return out
+
+
+def _stack_backward(ns: Namespace, step: Step, g: Array) -> None:
+    """Every input gets a view of its part of g: no new memory."""
+    rest: tuple[slice, ...] = (slice(None),) * (-step.params["axis"] - 1)
+    wanted = [i for i in range(len(step.parents)) if step.needs(i)]
+    for i in wanted:
+        part = ns.slice(g, key=(..., i, *rest))
+        (step.give if i == wanted[-1] else step.lend)(i, part)
+
+
+def _stack_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
+    return ns.stack(*_filled(ns, primals, tangents), **params)
+
+
+_stack_op = op(
+    "stack", flops=0, inputs="", variadic=True, **placed(_stack_path), complex=True,
+    backward=_stack_backward, tangent=_stack_tangent, batch=trailing,
+    samples=[Sample(((2, 3), (2, 3)), normal, {"axis": -3}),
+             Sample(((2, 3),) * 3, normal, {"axis": -1}),
+             Sample(((2, 0), (2, 0)), normal, {"axis": -2}),
+             Sample(((), ()), normal, {"axis": -1})],
+    reference=lambda torch, *xs, axis: torch.stack(xs, dim=axis),
+    doc="The inputs, of one shape, joined along a new axis: a copy in their common dtype.",
+)
+
+
+# -- public ----------------------------------------------------------------------------------------
+
+
+_SHORT_CONCAT = """
+shape, place = a1.shape, axis if axis >= 0 else axis + a1.ndim
+if dim is None and type(axis) is int and 0 <= place < len(shape):
+    sizes = [a.shape[place] for a in made]
+    joined = empty((*shape[:place], sum(sizes), *shape[place + 1:]), dtype)
+    out = concatenate(made, place, joined)  # NumPy's own would keep the order of the inputs
+"""
+_SHORT_STACK = """
+shape, place = a1.shape, axis if axis >= 0 else axis + a1.ndim + 1
+if dim is None and type(axis) is int and 0 <= place < len(shape):
+    for a in made:
+        if a.shape != shape:
+            break
+    else:  # the new axis and the one after it are one, along which NumPy joins
+        before, after = shape[:place], shape[place:]
+        out = empty((*before, len(made), *after), dtype)
+        concatenate(made, place, out.reshape((*before, len(made) * shape[place], *after[1:])))
+"""
+_NUMPY = {"empty": np.empty, "concatenate": np.concatenate}
+
+
+@short_join(_concat_op, _SHORT_CONCAT, "{'axis': place - len(shape), 'sizes': tuple(sizes)}",
+            **_NUMPY)
+@entrance
 def concat(arrays: Sequence[Tensor], /, axis: int | None = 0, *, dim: int | None = None) -> Tensor:
     """The tensors joined along `axis`, which alone may differ; flattened first for axis=None.
 
@@ -96,18 +189,21 @@ def concat(arrays: Sequence[Tensor], /, axis: int | None = 0, *, dim: int | None
     tensors = _tensors("concat", arrays)
     if axis is None:
         tensors, axis = [flatten(t) for t in tensors], 0
-    first = tensors[0]
-    axis = axis_index(axis, first.ndim, "concat")
-    for t in tensors[1:]:
-        if t.ndim != first.ndim or any(
-                n != m for i, (n, m) in enumerate(zip(t.shape, first.shape, strict=True))
-                if i != axis):
-            raise ValueError(f"concat along axis {axis} of shapes {first.shape} and {t.shape}; "
+    shape = tensors[0]._array.shape
+    axis = axis_index(axis, len(shape), "concat")
+    sizes = []
+    for t in tensors:
+        other = t._array.shape
+        if other != shape and (len(other) != len(shape) or other[:axis] != shape[:axis]
+                               or other[axis + 1:] != shape[axis + 1:]):
+            raise ValueError(f"concat along axis {axis} of shapes {shape} and {other}; "
                              "wanted shapes that differ in that axis only")
-    return _concat_op(*tensors, axis=axis - first.ndim,
-                      sizes=tuple(t.shape[axis] for t in tensors))
+        sizes.append(other[axis])
+    return _concat_op(*tensors, axis=axis - len(shape), sizes=tuple(sizes))
 
 
+@short_join(_stack_op, _SHORT_STACK, "{'axis': place - len(shape) - 1}", **_NUMPY)
+@entrance
 def stack(arrays: Sequence[Tensor], /, axis: int = 0, *, dim: int | None = None) -> Tensor:
     """The tensors, of one shape, joined along a new axis at `axis` of the result.
 
@@ -116,12 +212,12 @@ def stack(arrays: Sequence[Tensor], /, axis: int = 0, *, dim: int | None = None)
     if dim is not None:
         axis = given_axis("stack", axis, dim, 0)
     tensors = _tensors("stack", arrays)
-    first = tensors[0]
-    place = axis_index(axis, first.ndim + 1, "stack")
-    for t in tensors[1:]:
-        if t.shape != first.shape:
-            raise ValueError(f"stack of shapes {first.shape} and {t.shape}; wanted equal shapes")
-    return concat([expand_dims(t, place) for t in tensors], place)
+    shape = tensors[0]._array.shape
+    place = axis_index(axis, len(shape) + 1, "stack")
+    for t in tensors:
+        if t._array.shape != shape:
+            raise ValueError(f"stack of shapes {shape} and {t.shape}; wanted equal shapes")
+    return _stack_op(*tensors, axis=place - len(shape) - 1)
 
 
 def _tensors(name: str, arrays: Sequence[Tensor]) -> list[Tensor]:

@@ -6,12 +6,13 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from types import EllipsisType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from gtensor.backend import Device, element_type, get_device
 from gtensor.engine.handle.tensor import Tensor
+from gtensor.engine.run.call_text import short_view
 from gtensor.engine.tape.execute import name_shapes
 from gtensor.engine.tape.op import op
 from gtensor.engine.tape.samples import Sample, normal, unary
@@ -31,6 +32,7 @@ __all__ = [
 
 Shape = int | Sequence[int]
 Axes = int | Sequence[int]
+F = TypeVar("F", bound=Callable[..., Any])
 
 METHODS = ("reshape", "permute_dims", "flatten", "squeeze", "transpose", "matrix_transpose",
            "astype", "clone", "to_device")
@@ -165,6 +167,24 @@ _reshape_op = op(
 )
 
 
+_OWN_SHAPE = "{'shape': out.shape}"
+_SHORT_SHAPE = """
+if len(shape) == 1 and type(shape[0]) is tuple:
+    shape, = shape
+if a1.flags.c_contiguous:
+    view = a1.reshape(shape)
+    if view.shape == shape or min(shape) == -1:  # NumPy takes other negative numbers for -1
+        out = view
+"""
+_SHORT_RESHAPE = """
+if copy is None and a1.flags.c_contiguous:
+    view = a1.reshape(shape)
+    if view.shape == shape or type(shape) is tuple and min(shape) == -1:
+        out = view
+"""
+
+
+@short_view(_reshape_op, _SHORT_RESHAPE, _OWN_SHAPE)
 @takes_arrays
 def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
     """`x` in another shape of as many elements; one entry may be -1.
@@ -189,6 +209,14 @@ def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
     return _reshape_op(x, shape=wanted)
 
 
+_SHORT_FLATTEN = """
+if type(start_dim) is type(end_dim) is int and start_dim == 0 and end_dim == -1 and (
+        a1.flags.c_contiguous):
+    out = a1.reshape(-1)
+"""
+
+
+@short_view(_reshape_op, _SHORT_FLATTEN, _OWN_SHAPE)
 @takes_arrays
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Axes start_dim to end_dim as one. A view where memory allows.
@@ -204,6 +232,13 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
 
 
+_SHORT_SQUEEZE = """
+if dim is None and (axis is None or type(axis) is int):
+    out = a1.squeeze(axis)
+"""
+
+
+@short_view(_reshape_op, _SHORT_SQUEEZE, _OWN_SHAPE)
 @takes_arrays
 def squeeze(x: Tensor, /, axis: Axes | None = None, *, dim: Axes | None = None) -> Tensor:
     """Without the given axes, which must have size 1 (else ValueError), or all of them: a view.
@@ -224,6 +259,15 @@ def squeeze(x: Tensor, /, axis: Axes | None = None, *, dim: Axes | None = None) 
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in gone))
 
 
+_SHORT_EXPAND = """
+if dim is None and type(axis) is int and a1.flags.c_contiguous:
+    shape, place = a1.shape, axis + a1.ndim + 1 if axis < 0 else axis
+    if 0 <= place <= len(shape):
+        out = a1.reshape((*shape[:place], 1, *shape[place:]))
+"""
+
+
+@short_view(_reshape_op, _SHORT_EXPAND, _OWN_SHAPE)
 @takes_arrays
 def expand_dims(x: Tensor, /, axis: Axes = 0, *, dim: Axes | None = None) -> Tensor:
     """With a new axis of size 1 at `axis` of the result, or at several: a view.
@@ -267,6 +311,14 @@ _permute_op = op(
 )
 
 
+_SHORT_PERMUTE = """
+if len(axes) == a1.ndim and None not in axes:
+    out = a1.transpose(axes)
+"""
+_FROM_END = "{'axes': tuple([a - out.ndim if a >= 0 else int(a) for a in axes])}"
+
+
+@short_view(_permute_op, _SHORT_PERMUTE, _FROM_END)
 @takes_arrays
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """The axes in another order: a view. Raises ValueError unless `axes` names each axis once."""
@@ -275,6 +327,12 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
         raise ValueError(f"permute_dims with axes {tuple(axes)} of a tensor of {x.ndim} "
                          "dimensions; wanted each axis once")
     return _permute_op(x, axes=wanted)
+
+
+def short_permute(given: str) -> Callable[[F], F]:
+    """Of a method whose axes, one after the other or a tuple, are its parameter `given`."""
+    steps = f"axes = {given}[0] if len({given}) == 1 and type({given}[0]) is tuple else {given}"
+    return short_view(_permute_op, steps + _SHORT_PERMUTE, _FROM_END)
 
 
 @takes_arrays
@@ -314,6 +372,15 @@ def transpose(x: Tensor) -> Tensor:
         raise ValueError(f".T of a tensor of shape {x.shape}; wanted two axes: "
                          "use .mT or permute_dims")
     return _permute_op(x, axes=(-1, -2))
+
+
+_SWAPPED = "{'axes': (*range(-out.ndim, -2), -1, -2)}"
+SHORT = {  # methods and properties of Tensor
+    "reshape": short_view(_reshape_op, _SHORT_SHAPE, _OWN_SHAPE),
+    "permute_dims": short_permute("axes"),
+    "T": short_view(_permute_op, "if a1.ndim == 2:\n    out = a1.T", _SWAPPED),
+    "mT": short_view(_permute_op, "out = a1.swapaxes(-1, -2)", _SWAPPED),
+}
 
 
 # -- broadcast_to ----------------------------------------------------------------------------------

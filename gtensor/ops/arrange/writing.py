@@ -12,10 +12,14 @@ from gtensor.engine.handle.namespaces import recorded
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.engine.run import in_place, writable
 from gtensor.engine.run.bind import INTEGERS
+from gtensor.engine.run.call_text import short_write
 from gtensor.engine.tape.levels import Traced
 from gtensor.engine.tape.op import Op, op, registry
 from gtensor.ops.arrange.example_keys import last_batch, set_batch
 from gtensor.ops.arrange.index_keys import (
+    BOUNDS,
+    PLAIN,
+    PLAIN_KEY,
     Key,
     Selection,
     described,
@@ -44,12 +48,12 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 METHODS = ("assign", "set_item")
-_RECORDS = {"pow": "power"}  # operators whose op has another name
+RECORDS = {"pow": "power"}  # operators whose op has another name
 
 
 def assign(name: str, target: Tensor, other: Operand) -> Tensor:
     """target = op(target, other) in target's memory."""
-    return in_place.assign(registry[_RECORDS.get(name, name)], target, other)
+    return in_place.assign(registry[RECORDS.get(name, name)], target, other)
 
 
 def overwrite(function: Callable[..., Tensor], target: Tensor, *args: Any, **params: Any) -> Tensor:
@@ -222,6 +226,11 @@ def set_item(x: Tensor, key: object, value: Operand) -> None:
         _write(x, parts, indices, part, values)
     except IndexError as error:
         raise IndexError(f"{described(key, x.shape)}: {error}") from None
+
+
+SHORT = {"__setitem__": short_write(
+    set_item_op, f"{PLAIN_KEY}    refused = 0 in a1.strides", "a1[parts] = a2", value="value",
+    number="value", sized="a2", PLAIN=PLAIN, BOUNDS=BOUNDS)}
 
 
 def _write(

@@ -43,6 +43,10 @@ def matmul(
         return gemm_into(out, x1, x2, alpha, beta)
     if not (isinstance(x1, Tensor) and isinstance(x2, Tensor)):
         x1, x2 = asarray(x1), asarray(x2)
+    elif type(alpha) is type(beta) is int and alpha == 1 and not beta:
+        left, right = x1._array.shape, x2._array.shape
+        if len(left) == len(right) == 2 and left[1] == right[0]:
+            return matmul_op(x1, x2)
     if not isinstance(beta, _NUMBERS) or beta:
         raise ValueError(f"matmul was given beta={beta!r} without out; wanted the out to add to")
     left, right = x1.shape, x2.shape

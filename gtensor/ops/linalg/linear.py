@@ -26,7 +26,7 @@ from gtensor.ops.define.batching import (
 )
 from gtensor.ops.define.flops import of_product, of_weight_gradient
 from gtensor.ops.define.path_builders import placed
-from gtensor.ops.linalg.matrix_products import matmul_batch, summed_path, swapped
+from gtensor.ops.linalg.matrix_products import is_small, matmul_batch, summed_path, swapped
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -42,6 +42,9 @@ def _linear_path(
     beta: float = 0.0
 ) -> Array:
     """out = x @ weight.T + beta * out + bias; the bias may be part of the GPU's GEMM."""
+    if out is None and x.ndim == 2 and device.type == "cpu" and is_small(x, weight, len(weight)):
+        out = np.matmul(x, weight.T)
+        return out if bias is None else np.add(out, bias, out)
     if x.ndim == 1:
         made = _linear_path(device, x[None], weight, bias, out=out if out is None else out[None],
                             beta=beta)
@@ -415,12 +418,15 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Raises ValueError for shapes that do not fit.
     """
-    same_dtype("linear", input=input, weight=weight, bias=bias)
-    given, matrix = input.shape, weight.shape
+    dtype = input._array.dtype
+    if dtype.kind != "f" or weight._array.dtype is not dtype or (
+            bias is not None and bias._array.dtype is not dtype):
+        same_dtype("linear", input=input, weight=weight, bias=bias)
+    given, matrix = input._array.shape, weight._array.shape
     if len(matrix) != 2 or not given or given[-1] != matrix[1]:
         raise ValueError(f"linear was given an input of shape {given} and a weight of shape "
                          f"{matrix}; wanted (..., in) and (out, in)")
-    if bias is not None and bias.shape != matrix[:1]:
+    if bias is not None and bias._array.shape != matrix[:1]:
         raise ValueError(f"linear was given a bias of shape {bias.shape} for a weight of shape "
                          f"{matrix}; wanted ({matrix[0]},)")
     return linear_op(input, weight, bias)
