@@ -10,8 +10,9 @@ the middle of an allocation, of this thread or another. So a free only appends i
 `_pending`, and the next operation that takes the lock empties this queue; all counters are as if
 the free had been done at once. A request that the first chunk in the queue fits exactly gets it
 without the lock, if no thread is changing the pools: CPython switches threads and delivers signals
-at calls and loops only, and there is none between the check of the queue and the last store. Only
-the last steps before an out-of-memory error (`out_of_memory_steps.py`) and `empty_cache` (also
+at calls and loops only, and there is none between the check of the queue and the last store. Where
+two sizes take turns, a freed chunk becomes the spare, for the next request but one (`_in_turn`).
+Only the last steps before an out-of-memory error (`out_of_memory_steps.py`) and `empty_cache` (also
 called by a lower limit and new planned steps) wait for a device.
 
 An interrupt (Ctrl-C) loses neither the lock nor a chunk (`system/interrupts.py`). `acquire` is
@@ -31,6 +32,7 @@ from typing import Any
 
 from gtensor.backend.streams import Event
 from gtensor.memory.arena.chunks import Chunk, Segment
+from gtensor.memory.arena.free_lists import BlockPool
 from gtensor.memory.arena.graphs import GraphPool
 from gtensor.memory.arena.layout import SegmentLayout, layout_of
 from gtensor.memory.arena.out_of_memory_steps import Held, OutOfMemorySteps
@@ -89,6 +91,8 @@ class Arena:
         of_arena(self._lock)
         self._busy = False  # the thread that holds the lock is changing the pools
         self._pending: deque[Chunk | Ended] = deque()  # freed chunks, new segments, ended streams
+        self._spare: Chunk | None = None  # freed and counted so, but in no list: see `_in_turn`
+        self._turn = 0  # bytes of the block that was freed last when the queue was last emptied
         self._free = self._pending.append
         self._allocated = 0
         self._active = 0
@@ -139,6 +143,24 @@ class Arena:
                 block.stream = block.only = stream
                 self._serial = block.serial = self._serial + 1
                 return block
+            spare: Any = self._spare
+            if (spare is not None and spare.used == size and spare.pool.stream == stream
+                    and freed.used and freed.uses is None and not self._busy
+                    and self._allocated - freed.used + size <= self._alert
+                    and not self._orders.count):  # two sizes in turn: these chunks change places
+                block.node = spare
+                block.__del__ = spare.let_go
+                self._spare = freed
+                del pending[0]
+                self._allocated += size - freed.used
+                self._active += spare.size - freed.size
+                block.ptr = spare.ptr
+                block.size = size
+                block.nbytes = spare.nbytes = nbytes
+                block.label = spare.label = label
+                block.stream = block.only = stream
+                self._serial = block.serial = self._serial + 1
+                return block
         block.node = None
         pools = self._large if size > self._most_small else self._small
         lock = self._lock
@@ -150,20 +172,22 @@ class Arena:
                 return self._allocate_aside(block, size, nbytes, stream, label)
             try:
                 self._busy = True
-                if pending:
-                    self._drain()
+                if pending or self._spare is not None:
+                    if size == self._turn and stream in pools and not self._orders.count:
+                        chunk = self._in_turn(pools[stream], size)
+                    if chunk is None:
+                        self._drain()
                 if self._orders.count:
                     self._orders.poll()
-                if stream in pools:
+                if chunk is None and stream in pools:
                     chunk = pools[stream].take(size)
-                    if chunk is not None:
-                        free = MethodType(self._free, chunk)
-                        block.node = chunk  # stores
-                        block.__del__ = chunk.let_go = free
-                        chunk.used = size
-                        self._active += chunk.size
-                        self._allocated += size
                 if chunk is not None:
+                    free = MethodType(self._free, chunk)
+                    block.node = chunk  # stores
+                    block.__del__ = chunk.let_go = free
+                    chunk.used = size
+                    self._active += chunk.size
+                    self._allocated += size
                     block.ptr = chunk.ptr  # `_hold`, inlined
                     block.size = size
                     block.nbytes = chunk.nbytes = nbytes
@@ -285,6 +309,37 @@ class Arena:
         """Every live block: the bytes it holds, and the op that made it."""
         return self._changing(lambda allowed: self._segments.holdings() if allowed else [])
 
+    def _in_turn(self, pool: BlockPool, size: int) -> Chunk | None:
+        """A chunk for a request of a size that takes turns with the one just freed, or None.
+
+        The freed chunk becomes the spare: it goes to no list, where it would be joined with its
+        neighbours and cut again. The next two requests exchange the spare and the chunk that is
+        freed between them. Any other request, and all that looks at the pools, gives it back.
+        """
+        pending = self._pending
+        if self._spare is not None:
+            self._give_spare()
+        if len(pending) != 1:
+            return None
+        freed: Any = pending[0]
+        if not freed.used or freed.used == size or freed.uses is not None:
+            return None  # no chunk, one that serves the request, or one of several streams
+        chunk = pool.take(size)
+        if chunk is not None:  # stores
+            self._spare = freed
+            self._allocated -= freed.used
+            self._active -= freed.size
+            self._turn = freed.used
+            del pending[0]
+        return chunk
+
+    def _give_spare(self) -> None:
+        spare = self._spare
+        assert spare is not None
+        spare.pool.give(spare)
+        spare.let_go = None  # which refers to the chunk
+        self._spare = None
+
     def _serve(self, block: Block, size: int, nbytes: int, stream: int, label: str) -> int:
         """Serve a request that its free list cannot; returns as `_rise`."""
         def attempt(_: bool) -> int:
@@ -391,6 +446,8 @@ class Arena:
         repeated.
         """
         pending = self._pending
+        if self._spare is not None:
+            self._give_spare()
         while pending:
             item = pending[0]
             if not isinstance(item, Chunk):
@@ -410,6 +467,7 @@ class Arena:
                     continue  # only its own stream used it: given in the next round
                 self._allocated -= used
                 self._active -= size
+                self._turn = used
             del pending[0]
 
     def layout(self) -> list[SegmentLayout]:

@@ -13,7 +13,10 @@ their blocks in use, go to the first stream that needs memory.
 
 **The stitcher** (`stitched.py`; None without virtual memory) joins scattered free pages. So only
 the pages that a request lacks are acquired, behind a segment where possible, and only when no other
-stream has free memory. A full release also releases the free pages of segments partly in use.
+stream has free memory.
+
+A full release also releases the free pages of segments partly in use, where the source can take
+them: pages of virtual memory, 256 KiB of the host.
 
 The caller holds the arena's lock.
 """
@@ -32,6 +35,7 @@ from gtensor.memory.arena.streams import Streams
 from gtensor.memory.contract import report
 from gtensor.memory.contract.resource import Stats
 from gtensor.memory.sources import HUGE_PAGE, SegmentSource, segment_sizes
+from gtensor.memory.sources.base import round_up
 from gtensor.system.bus import SegmentEvent, ShortageEvent, bus, tell_aside
 
 Stitcher: TypeAlias = Any  # of stitched, which imports this
@@ -64,6 +68,7 @@ class Segments:
         self.misses = 0
         self.borrowed = 0
         page = 0 if stitcher is None else stitcher.page
+        self._part: int = page or getattr(source, "part", 0)  # bytes that can be released alone
         self.pools = Pools(
             lambda stream: BlockPool(source.granularity, min_remainder, stream, page), small)
         self.captures: dict[int, Capture] = {}  # captures in progress, by pool of graphs
@@ -212,10 +217,22 @@ class Segments:
     def release(self) -> int:
         """Release every free segment, and free pages of the others; the number of bytes."""
         self.streams.poll()
-        if self.stitcher is not None:
-            self.stitcher.set_free_pages_apart(self.pools.shared())
+        if self._part and not self.streams.capturing:
+            self._set_free_pages_apart(self._part)
         return self._release([segment for pool in self.pools.shared()
                               for segment in pool.free_segments()])
+
+    def _set_free_pages_apart(self, page: int) -> None:
+        """Make the whole pages in free chunks segments of their own, which can be released."""
+        for pool in self.pools.shared():
+            for segment in tuple(pool.segments.values()):
+                if segment.free:
+                    continue
+                for chunk in tuple(segment):
+                    start = round_up(chunk.ptr, page)
+                    end = (chunk.ptr + chunk.size) & -page
+                    if chunk.bin >= 0 and start < end:
+                        segment = pool.cut(segment, chunk, start, end)
 
     def live(self) -> Iterator[Chunk]:
         """Every chunk that a block holds."""

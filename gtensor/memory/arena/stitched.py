@@ -178,20 +178,6 @@ class Stitcher:
                 return True
         return False
 
-    def set_free_pages_apart(self, pools: Iterable[BlockPool]) -> None:
-        """Make the whole pages in free chunks segments of their own, which can be released."""
-        if self._streams.capturing:
-            return
-        for pool in pools:
-            for segment in tuple(pool.segments.values()):
-                if segment.free:
-                    continue
-                for chunk in tuple(segment):
-                    start = round_up(chunk.ptr, self.page)
-                    end = (chunk.ptr + chunk.size) & -self.page
-                    if chunk.bin >= 0 and start < end:
-                        segment = pool.cut(segment, chunk, start, end)
-
     def _compose(self, pool: BlockPool, size: int) -> Chunk | None:
         """As `compose`. Raises MemoryError, with nothing changed, if no addresses are left."""
         holes = self._free(pool, size).composed(size)

@@ -99,9 +99,10 @@ def test_what_waits_for_the_device_breaks_the_capture(device):
 
 
 class Small(HostSegments):
-    """A source with room for two segments."""
+    """A source with room for two segments, which come and go whole."""
 
     left = 2
+    part = 0
 
     def acquire(self, nbytes):
         if not self.left:

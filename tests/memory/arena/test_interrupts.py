@@ -77,6 +77,18 @@ def retire(arena, streams, kept):
     return arena.stats
 
 
+def turns(arena, streams, kept):
+    kept.append(arena.allocate(MIB, streams[0].id))
+    for size in (4, 2):
+        arena.allocate(size * MIB, streams[0].id)
+
+    def act():
+        for size in (4, 2, 3):  # the spare is made, exchanged, and given back
+            arena.allocate(size * MIB, streams[0].id)
+
+    return act
+
+
 def inherit(arena, streams, kept):
     gone = arena.allocate(2 * MIB, streams[0].id)
     kept.append(arena.allocate(MIB, streams[0].id))
@@ -102,7 +114,8 @@ SCENES = growth, move, borrow, polled, claim, retire, inherit, forget, empty
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("scene, paged", [*product(SCENES, (False, True)), (miss, True)])
+@pytest.mark.parametrize("scene, paged", [
+    *product(SCENES, (False, True)), (miss, True), (turns, False)])
 def test_an_interrupt_at_any_point_leaves_the_arena_whole(scene, paged):
     for place in itertools.count(1):
         arena, streams = world(paged)

@@ -79,6 +79,15 @@ class ArenaMachine(RuleBasedStateMachine):
             del self.blocks[:count]
             self.allocate(freed if nbytes is None else nbytes, stream, "exchange")
 
+    @rule(sizes=st.tuples(SIZES, SIZES), turns=st.integers(3, 7), stream=st.integers(0, 1))
+    def take_turns(self, sizes, turns, stream):
+        """Two sizes in turn, each freed before the next; the last one stays."""
+        for turn in range(turns):
+            before = len(self.blocks)
+            self.allocate(sizes[turn % 2], stream, "turn")
+            if turn < turns - 1:
+                del self.blocks[before:]
+
     @rule()
     def empty_cache(self):
         self.arena.empty_cache()
@@ -167,6 +176,23 @@ def test_planted_fault_a_lost_byte_count_is_caught(monkeypatch):
         return risen
 
     monkeypatch.setattr(Arena, "_hold", hold)
+    must_be_caught()
+
+
+def test_planted_fault_a_spare_that_is_kept_and_given_is_caught(monkeypatch):
+    monkeypatch.setattr(Arena, "_give_spare", lambda arena: arena._spare.pool.give(arena._spare))
+    must_be_caught()
+
+
+def test_planted_fault_a_spare_that_stays_counted_is_caught(monkeypatch):
+    real = Arena._in_turn
+
+    def in_turn(arena, pool, size):
+        allocated, chunk = arena._allocated, real(arena, pool, size)
+        arena._allocated = allocated
+        return chunk
+
+    monkeypatch.setattr(Arena, "_in_turn", in_turn)
     must_be_caught()
 
 

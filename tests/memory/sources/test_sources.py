@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import random
+from pathlib import Path
 
 import pytest
 from simulated import SimulatedPages, SimulatedSegments
 
-from gtensor.memory import Arena, OutOfMemoryError, VirtualSegments
+from gtensor.memory import Arena, HostSegments, OutOfMemoryError, VirtualSegments
 from gtensor.memory.sources import PagedSource
 
 from ..invariants import check
@@ -139,6 +142,49 @@ def test_emptying_the_cache_gives_whole_free_pages_back():
     check(arena, [low, again, high])
     for block in (low, again, high):
         pages.touch(block.ptr, block.size)
+
+
+def test_free_pieces_of_the_host_go_back_alone():
+    arena = Arena(HostSegments())
+    blocks = [arena.allocate(4 * MIB + 4096) for _ in range(16)]
+    for number, block in enumerate(blocks):
+        ctypes.memset(block.ptr, number + 1, block.size)
+    kept, before = blocks[::2], resident()
+    del blocks, block
+    live, reserved = sum(block.size for block in kept), arena.stats().reserved
+    assert reserved > 1.9 * live  # the cache
+    released = arena.empty_cache()
+    assert arena.stats().reserved == reserved - released <= 1.3 * live
+    assert before - resident() > live // 2
+    check(arena, kept)
+    for number, block in enumerate(kept):
+        assert ctypes.string_at(block.ptr, block.size) == bytes([2 * number + 1]) * block.size
+    again = [arena.allocate(4 * MIB) for _ in range(4)]
+    for block in again:
+        ctypes.memset(block.ptr, 255, block.size)
+    check(arena, [*kept, *again])
+    assert all(ctypes.string_at(block.ptr, 1) != b"\xff" for block in kept)
+    kept.clear(), again.clear()
+    del block
+    arena.empty_cache()
+    assert arena.stats().reserved == 0 and not arena.source._ranges
+
+
+def resident() -> int:
+    """Bytes of this process that lie in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_the_host_takes_no_memory_back_twice():
+    source = HostSegments()
+    ptr = source.acquire(8 * MIB)
+    source.release(ptr + 2 * MIB, 4 * MIB)
+    for start, nbytes in ((2, 4), (0, 4), (4, 4), (6, 4), (-1, 1)):
+        with pytest.raises(ValueError):
+            source.release(ptr + start * MIB, nbytes * MIB)
+    source.release(ptr + 6 * MIB, 2 * MIB)
+    source.release(ptr, 2 * MIB)
+    assert not source._ranges
 
 
 def test_a_limit_counts_pages():
