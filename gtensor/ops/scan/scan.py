@@ -27,9 +27,10 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
+from gtensor.ops.define import rows
 from gtensor.ops.define.arguments import given_axis, takes_arrays
 from gtensor.ops.define.batching import unchanged
-from gtensor.ops.define.cpu_tiles import computed_in, row_tiles
+from gtensor.ops.define.cpu_tiles import SMALL, computed_in, row_tiles
 from gtensor.ops.reduce.reductions import accumulator
 from gtensor.settings import settings
 
@@ -60,7 +61,7 @@ def accumulated(
     function: np.ufunc, out: Array | None
 ) -> Array:
     """The scan of x by a ufunc, from the end if `reverse`; `initial` before all of it, if given."""
-    if (out is None and dtype is None and initial is None and not reverse
+    if (out is None and dtype is None and initial is None and not reverse and x.size < SMALL
             and x.dtype.char in _ACCUMULATES and x.nbytes < settings.arena_min_bytes):
         return function.accumulate(x, axis)
     if out is None:
@@ -68,6 +69,9 @@ def accumulated(
         name = "cumulative_sum" if function is np.add else "cumulative_prod"
         size = x.shape[axis] + (initial is not None)
         out = host().empty(resized(x.shape, axis, size), wanted, name)
+    if initial is None and axis == -1 and function is np.add and (
+            rows.cumulative_sum(x, out, reverse)):
+        return out
     result = out
     if reverse:
         x, result = x[along(axis, None, None, -1)], out[along(axis, None, None, -1)]
@@ -84,11 +88,11 @@ def accumulated(
     return out
 
 
-def _accumulate_half(function: np.ufunc, rows: Array, result: Array) -> None:
+def _accumulate_half(function: np.ufunc, x: Array, result: Array) -> None:
     """In float32, by tiles of whole rows; a row beyond a tile needs a buffer of its length."""
-    if rows.size:
-        for tile in row_tiles(rows.shape):
-            result[tile] = function.accumulate(rows[tile], -1, np.float32)
+    if x.size:
+        for tile in row_tiles(x.shape):
+            result[tile] = function.accumulate(x[tile], -1, np.float32)
 
 
 def _cumulative_sum_cpu(
