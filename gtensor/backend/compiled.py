@@ -6,18 +6,23 @@ NumPy's functions do all. `settings.compiled` switches them off. See docs/compil
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend.threads import pool
+try:
+    from gtensor.backend import _compiled
+except ImportError:  # not built, or for another Python
+    _compiled = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy import ndarray
 
-_compiled: Any = pool()  # None if it was not built, or for another Python
+extension: Any = _compiled
+"""None where it was not built."""
 _NUMBERS = {} if _compiled is None else {name: i for i, name in enumerate(_compiled.names())}
 
 
@@ -69,3 +74,33 @@ def described() -> str:
         return ("none: they were not built, as without a C compiler when gtensor was installed; "
                 "NumPy's functions serve")
     return f"{len(_NUMBERS)} kernels, run as {_compiled.processor()}"
+
+
+# -- threads ---------------------------------------------------------------------------------------
+
+# Ranks on this machine, as mpiexec, Open MPI and torchrun tell them.
+_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE")
+MOST_THREADS = 256  # threads of the pool
+
+
+def _number(name: str) -> int:
+    """A positive integer of the environment, the first of several; 0 if there is none."""
+    text = os.environ.get(name, "").partition(",")[0].strip()
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def first_threads() -> int:
+    """How many threads calls have at first: OMP_NUM_THREADS; else this rank's part of the cores."""
+    ranks = max(1, *map(_number, _RANKS))
+    return min(MOST_THREADS, _number("OMP_NUM_THREADS") or max(1, cores() // ranks))
+
+
+if _compiled is not None:
+    _compiled.set_num_threads(first_threads())

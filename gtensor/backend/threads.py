@@ -10,48 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib import import_module
-from typing import Any
 
+from gtensor.backend import compiled
+from gtensor.backend.compiled import MOST_THREADS, extension
 from gtensor.system.interrupts import Undone
 
-# Ranks on this machine, as mpiexec, Open MPI and torchrun tell them.
-_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE")
-MOST = 256  # threads of the pool
-
-
-def _number(name: str) -> int:
-    """A positive integer of the environment, the first of several; 0 if there is none."""
-    text = os.environ.get(name, "").partition(",")[0].strip()
-    return int(text) if text.isascii() and text.isdecimal() else 0
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _default() -> int:
-    """OMP_NUM_THREADS; else this rank's part of the cores."""
-    ranks = max(1, *map(_number, _RANKS))
-    return min(MOST, _number("OMP_NUM_THREADS") or max(1, cores() // ranks))
-
-
-_count = _default()
-
-
-@cache
-def pool() -> Any:
-    """The extension with the pool, told the number of threads; None if it was not built."""
-    try:
-        found = import_module("gtensor.backend._compiled")
-    except ImportError:
-        return None
-    found.set_num_threads(_count)
-    return found
+_count = compiled.first_threads()
 
 
 def get_num_threads() -> int:
@@ -71,8 +35,9 @@ def set_num_threads(count: int) -> None:
     """
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"count={count!r} given to set_num_threads; wanted an integer")
-    if not 1 <= count <= MOST:
-        raise ValueError(f"count={count} given to set_num_threads; wanted 1 to {MOST} threads")
+    if not 1 <= count <= MOST_THREADS:
+        raise ValueError(f"count={count} given to set_num_threads; wanted 1 to {MOST_THREADS} "
+                         "threads")
     from gtensor.backend import blas
 
     blas.set_threads(count)
@@ -83,9 +48,8 @@ def _set(count: int) -> None:
     """The pool's number alone."""
     global _count
     _count = count
-    found = pool()
-    if found is not None:
-        found.set_num_threads(count)
+    if extension is not None:
+        extension.set_num_threads(count)
 
 
 @contextmanager
@@ -112,9 +76,8 @@ def one_thread() -> Iterator[None]:
 
 def one_thread_here() -> None:
     """Calls from this thread use no other one of the pool from now on."""
-    found = pool()
-    if found is not None:
-        found.one_thread_here()
+    if extension is not None:
+        extension.one_thread_here()
 
 
 def others_keep_cores_busy() -> bool:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.backend import blas, threads
+from gtensor.backend import blas, compiled, threads
 from gtensor.data.workers import made_ahead
 
-built = pytest.mark.skipif(threads.pool() is None, reason="the kernels in C were not built")
+built = pytest.mark.skipif(compiled.extension is None, reason="the kernels in C were not built")
 
 
 @pytest.fixture(autouse=True)
@@ -27,19 +27,19 @@ def _number_restored() -> Iterator[None]:
 @pytest.mark.parametrize(("variables", "wanted"), [
     ({}, 6), ({"OMP_NUM_THREADS": "3"}, 3), ({"OMP_NUM_THREADS": "4,2"}, 4),
     ({"OMP_NUM_THREADS": "x"}, 6), ({"OMP_NUM_THREADS": "0"}, 6),
-    ({"OMP_NUM_THREADS": "99999"}, threads.MOST), ({"MPI_LOCALNRANKS": "2"}, 3),
+    ({"OMP_NUM_THREADS": "99999"}, compiled.MOST_THREADS), ({"MPI_LOCALNRANKS": "2"}, 3),
     ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, 1), ({"LOCAL_WORLD_SIZE": "9"}, 1),
     ({"OMP_NUM_THREADS": "5", "MPI_LOCALNRANKS": "2"}, 5),
 ])
 def test_the_first_number_is_of_the_environment_or_a_ranks_part_of_the_cores(
     variables: dict[str, str], wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "cores", lambda: 6)
-    for name in ("OMP_NUM_THREADS", *threads._RANKS):
+    monkeypatch.setattr(compiled, "cores", lambda: 6)
+    for name in ("OMP_NUM_THREADS", *compiled._RANKS):
         monkeypatch.delenv(name, raising=False)
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
-    assert threads._default() == wanted
+    assert compiled.first_threads() == wanted
 
 
 def test_the_number_is_that_of_products_too() -> None:
@@ -122,6 +122,6 @@ def test_bits_are_those_of_one_thread(dtype: type) -> None:
 @built
 def test_workers_of_a_loader_compute_with_one_thread() -> None:
     gt.set_num_threads(3)
-    pool = threads.pool()
+    pool = compiled.extension
     found = list(made_ahead(iter(range(4)), lambda job: pool.get_num_threads(), 2, 2))
     assert found == [1] * 4 and pool.get_num_threads() == 3
