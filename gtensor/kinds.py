@@ -184,6 +184,8 @@ SEQUENCE = Kind("a sequence", _of(Sequence, np.ndarray, Tensor), (list, tuple))
 TENSORS = Kind("a sequence of tensors", _all(_is_array, list, tuple))
 ITERABLE_OF_TENSORS = Kind("tensors", lambda value: (
     isinstance(value, Tensor) or _is_parameters(value)))
+TRANSFORM = Kind("a Transform of gt.distributions",
+                 _is_a("gtensor.distributions.transforms", "Transform"))
 MODULE = Kind("a Module", _is_a("gtensor.nn.module", "Module"))
 PATH = Kind("a path", _is_path)
 DTYPE = Kind("a dtype, such as gt.float32", _is_dtype)
@@ -250,6 +252,10 @@ _OF_TYPE = {  # an alternative of an annotation -> its kind
     "Optimizer": Kind("an Optimizer", _is_a("gtensor.optim.optimizer", "Optimizer")),
     "Generator": Kind("a gt.Generator", _is_a("gtensor.creation.generators", "Generator")),
     "Key": Kind("a key of gt.random.key", _is_a("gtensor.creation.generators", "Key")),
+    "Distribution": Kind("a distribution of gt.distributions",
+                         _is_a("gtensor.distributions.distribution", "Distribution")),
+    "Transform": TRANSFORM,
+    "Sequence[Transform]": Kind("a list of Transforms", _all(TRANSFORM.fits, list, tuple)),
     "Stream": Kind("a stream of gt.stream", lambda value: hasattr(value, "__enter__")),
     "Communicator": Kind("a communicator, such as that of gt.distributed.init()",
                          lambda value: hasattr(value, "all_gather_object")),

@@ -221,7 +221,7 @@ def _arguments(
     for label, number in zip(numbers, first, strict=False):
         if isinstance(number, type) or not hasattr(number, "__float__"):
             raise TypeError(f"{name} was given {number!r} as its {label}; wanted a number")
-        if isinstance(number, Tensor) and number.ndim:
+        if isinstance(number, (Tensor, np.ndarray)) and (number.ndim or number.dtype.kind == "O"):
             raise TypeError(f"{name} was given a tensor as its {label}; wanted a number: scale and "
                             f"shift the values of {name}(shape)")
     return [wanted, *first, *[*numbers.values()][len(first):]]
@@ -450,7 +450,13 @@ def choice(
     if count < 1:
         raise ValueError(f"choice was given {count} rows to draw from; wanted 1 or more")
     wanted = () if size is None else shape_of(size)
-    shares = p.detach().numpy() if isinstance(p, Tensor) else p
+    shares = None if p is None else np.asarray(
+        p.detach().numpy() if isinstance(p, Tensor) else p, np.float64)
+    if shares is not None and not (shares.shape == (count,) and (shares >= 0).all()
+                                   and math.isclose(shares.sum(), 1, rel_tol=1e-6)):
+        raise ValueError(f"choice was given p={p!r} for {count} rows; wanted as many numbers of 0 "
+                         "or more, which add up to 1")
+    shares = shares if shares is None else shares / shares.sum()
     place = None if rows is None else rows.device
 
     def draw(whole: tuple[int, ...]) -> Tensor:
@@ -691,11 +697,12 @@ def dirichlet(
     Gradients flow to alpha through n gamma draws. Raises ValueError for an alpha that is not above
     0 (on a GPU, which would have to be waited for, the shares are NaN) or has no last axis.
     """
-    given = alpha if isinstance(alpha, Tensor) else asarray(alpha, dtype=dtype, device=device)
-    if not given.ndim:
-        raise ValueError(f"dirichlet was given alpha={alpha!r}; wanted a tensor (..., n)")
+    if not isinstance(alpha, Tensor):
+        alpha, device = asarray(alpha, dtype=_floating("dirichlet", dtype), device=device), None
+    if not alpha.ndim:
+        raise ValueError(f"dirichlet was given an alpha of shape {alpha.shape}; wanted (..., n)")
     lead = () if size is None else shape_of(size)
-    (shares,), shape = _spread("dirichlet", (*lead, *given.shape), dtype, None, alpha=given)
+    (shares,), shape = _spread("dirichlet", (*lead, *alpha.shape), dtype, device, alpha=alpha)
     _check("dirichlet", "alpha", shares, lambda x: x > 0, "numbers above 0")
     keys = _keys("dirichlet", shape, shares.device, generator)
     return _inside(softmax(_logarithms(shares, keys), -1))

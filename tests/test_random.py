@@ -50,6 +50,8 @@ def test_values_lie_where_they_were_asked_for():
     (lambda r: r.integers(-1, 2, 5, dtype="uint8"), ValueError, "low=-1 and high=2 for uint8"),
     (lambda r: r.permutation([1, 2]), TypeError, "permutation was given list; wanted an integer"),
     (lambda r: r.choice(3, 4, replace=False), ValueError, "larger sample"),
+    (lambda r: r.choice(3, p=[0.5, 0.5]), ValueError, r"p=\[0.5, 0.5\] for 3 rows; wanted as many"),
+    (lambda r: r.choice(2, p=gt.tensor([0.5, 0.6])), ValueError, "which add up to 1"),
     (lambda r: r.shuffle([1, 2]), TypeError, "given list; wanted a tensor"),
 ])
 def test_mistakes_get_one_sentence(call, kind, sentence):
@@ -283,7 +285,7 @@ def test_keys_that_follow_from_one_are_independent():
     assert np.abs(np.corrcoef(drawn) - np.eye(7)).max() < 0.1
     assert gt.random.split(key, 0) == []
     for call, kind, sentence in (
-        (lambda: gt.random.split(key, -1), ValueError, "num=-1; wanted an integer of 0 or more"),
+        (lambda: gt.random.split(key, -1), ValueError, "num=-1; wanted an integer from 0 to"),
         (lambda: gt.random.split(3), TypeError, "split was given key=3; wanted one of gt.random.k"),
         (lambda: gt.random.fold_in(key, -1), ValueError, "data=-1; wanted an integer from 0 to"),
         (lambda: gt.random.key(1.5), ValueError, "seed 1.5 given"),

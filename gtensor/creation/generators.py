@@ -252,13 +252,11 @@ class Key:
         return np.random.Philox(key=np.array(self.words, np.uint64),
                                 counter=np.array(counter, np.uint64))
 
-    def _derived(self, use: int, number: int) -> Key:
-        """The bits at a counter that no draw from this key reaches, in 2**192 blocks of four."""
-        first, second = self.bits((number, 0, 0, use)).random_raw(2).tolist()
-        return Key((first, second))
 
-
-_SPLIT, _FOLDED = 1, 2  # highest words of the counters of derived keys
+# Keys that follow from one are bits of its own at counters with these as their highest words. No
+# draw from it reaches those, in 2**192 blocks of four words. A key takes a block of its own.
+_SPLIT, _FOLDED = 1, 2
+_MOST_KEYS = 1 << 20
 
 
 def key(seed: int) -> Key:
@@ -273,11 +271,12 @@ def key(seed: int) -> Key:
 def split(key: Key, num: int = 2) -> list[Key]:
     """`num` keys that follow from one, independent of each other and of it.
 
-    Raises ValueError for a negative number, TypeError for what is no key.
+    Raises ValueError for a number outside of 0 to 2**20, TypeError for what is no key.
     """
-    if not isinstance(num, int) or num < 0:
-        raise ValueError(f"split was given num={num!r}; wanted an integer of 0 or more")
-    return [_key("split", key)._derived(_SPLIT, number) for number in range(num)]
+    if type(num) is not int or not 0 <= num <= _MOST_KEYS:
+        raise ValueError(f"split was given num={num!r}; wanted an integer from 0 to {_MOST_KEYS}")
+    words = _key("split", key).bits((0, 0, 0, _SPLIT)).random_raw(4 * num).reshape(num, 4)
+    return [Key((first, second)) for first, second, *_ in words.tolist()]
 
 
 def fold_in(key: Key, data: int) -> Key:
@@ -287,7 +286,8 @@ def fold_in(key: Key, data: int) -> Key:
     """
     if not isinstance(data, int) or not 0 <= data < 1 << 64:
         raise ValueError(f"fold_in was given data={data!r}; wanted an integer from 0 to 2**64 - 1")
-    return _key("fold_in", key)._derived(_FOLDED, data)
+    first, second = _key("fold_in", key).bits((data, 0, 0, _FOLDED)).random_raw(2).tolist()
+    return Key((first, second))
 
 
 def _key(name: str, given: object) -> Key:

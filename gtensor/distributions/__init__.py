@@ -40,4 +40,4 @@ __all__ = [
     "TransformedDistribution", "Uniform", "kl_divergence", "register_kl",
 ]
 
-_enter(globals())
+_enter(globals(), check=True)

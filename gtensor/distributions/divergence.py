@@ -36,7 +36,8 @@ def register_kl(type_p: type, type_q: type) -> Callable[[F], F]:
     """
     for label, given in (("type_p", type_p), ("type_q", type_q)):
         if not (isinstance(given, type) and issubclass(given, Distribution)):
-            raise TypeError(f"register_kl was given {given!r} as its {label}; wanted a subclass of "
+            told = getattr(given, "__name__", f"a {type(given).__name__}")
+            raise TypeError(f"register_kl was given {told} as its {label}; wanted a subclass of "
                             "gt.distributions.Distribution")
 
     def register(function: F) -> F:

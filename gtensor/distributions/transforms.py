@@ -172,8 +172,7 @@ class TransformedDistribution(Distribution):
         transforms: one, or several, the first one first.
         validate_args: as of `Distribution`.
 
-    Raises TypeError for what is no Transform, ValueError for transforms of events that have more
-    axes than the values.
+    Raises ValueError for transforms of events that have more axes than the values.
     """
 
     def __init__(
@@ -181,10 +180,6 @@ class TransformedDistribution(Distribution):
         validate_args: bool | None = None,
     ) -> None:
         listed = [transforms] if isinstance(transforms, Transform) else list(transforms)
-        for one in listed:
-            if not isinstance(one, Transform):
-                raise TypeError(f"TransformedDistribution was given {one!r} among its transforms; "
-                                "wanted Transforms of gt.distributions")
         self.base_dist, self.transforms = base_distribution, listed
         self.has_rsample = base_distribution.has_rsample
         whole = (*base_distribution.batch_shape, *base_distribution.event_shape)

@@ -221,7 +221,7 @@ MATRIX = gt.tensor([[2.0, 1.0], [1.0, 2.0]])
 @pytest.mark.parametrize(("call", "kind", "sentence"), [
     (lambda: ours.Normal(0.0, -1.0), ValueError, "Normal was given scale -1.0; wanted"),
     (lambda: ours.Normal(np.nan, 1.0), ValueError, "Normal was given loc nan; wanted numbers"),
-    (lambda: ours.Normal("a", 1.0), TypeError, "given 'a' as its loc; wanted a tensor or a number"),
+    (lambda: ours.Normal("a", 1.0), TypeError, "given loc='a'; wanted a tensor"),
     (lambda: ours.Uniform(1.0, 0.0), ValueError, "given high - low -1.0; wanted numbers above 0"),
     (lambda: ours.Uniform(0.0, 1.0).log_prob(2.0), ValueError, "a value 2.0; .* from low to high"),
     (lambda: ours.Bernoulli(1.5), ValueError, "given probs 1.5; wanted numbers from 0 to 1"),
@@ -243,12 +243,12 @@ MATRIX = gt.tensor([[2.0, 1.0], [1.0, 2.0]])
     (lambda: ours.MultivariateNormal(gt.zeros(2), MATRIX).log_prob(gt.zeros(3)), ValueError,
      r"a value of shape \(3,\); wanted \(\.\.\., 2\)"),
     (lambda: ours.Independent(ours.Normal(gt.zeros(3), 1.0), 2), ValueError, "wanted 0 to 1"),
-    (lambda: ours.TransformedDistribution(ours.Normal(0.0, 1.0), [3]), TypeError, "given 3 among"),
+    (lambda: ours.TransformedDistribution(ours.Normal(0.0, 1.0), [3]), TypeError, "transforms="),
     (lambda: ours.TransformedDistribution(ours.Normal(0.0, 1.0), ours.AffineTransform(
         0.0, 1.0, event_dim=1)), ValueError, "events of 1 axes"),
     (lambda: ours.kl_divergence(ours.Normal(0.0, 1.0), ours.Bernoulli(0.5)), NotImplementedError,
      "given Normal and Bernoulli, for which there is no formula"),
-    (lambda: ours.register_kl(int, int), TypeError, "given <class 'int'> as its type_p; wanted"),
+    (lambda: ours.register_kl(int, int), TypeError, "given int as its type_p; wanted"),
 ])
 def test_mistakes_get_one_sentence(
     call: Callable[[], Any], kind: type[Exception], sentence: str

@@ -26,7 +26,7 @@ from wrong_calls.right_calls import GIVEN, OF_NAME, ORDINARY
 ROOMS = (
     "", "linalg", "fft", "special", "random", "func", "nn", "nn.functional", "nn.init", "nn.utils",
     "optim", "optim.lr_scheduler", "checkpoint", "data", "memory", "profiler", "amp", "autograd",
-    "models", "distributed", "testing")
+    "models", "distributed", "distributions", "testing")
 METHODS = "Tensor"  # the room of a tensor's methods
 PLANTED = "planted"  # that of functions which are wrong, by which the classes are tested
 LAYERS = "nn forward"  # the room of what modules do when called
@@ -40,7 +40,7 @@ WITHOUT = {
     "takes such records": "memory.Planned profiler.compare",
     "is abstract": (
         "Device Tensor memory.Resource memory.SegmentSource optim.Optimizer "
-        "optim.lr_scheduler.LRScheduler"),
+        "optim.lr_scheduler.LRScheduler distributions.Distribution distributions.Transform"),
     "needs a GPU": "Graph stream Event memory.CudaSegments memory.VirtualSegments",
     "starts or ends processes": (
         "distributed.end_all distributed.init distributed.started distributed.all_gather "

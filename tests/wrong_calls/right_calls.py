@@ -129,6 +129,20 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "random.split": lambda: {"key": gt.random.key(1)},
     "random.truncated_normal": lambda: {"lower": -1.0, "upper": 1.0},
     "random.integers": lambda: {"low": 0, "high": 9, "shape": (2, 3)},
+    "distributions.Bernoulli": lambda: {"probs": 0.5},
+    "distributions.Categorical": lambda: {"probs": gt.ones(3)},
+    "distributions.ComposeTransform": lambda: {"parts": [gt.distributions.ExpTransform()]},
+    "distributions.Independent": lambda: {
+        "base_distribution": gt.distributions.Normal(normal(3), 1.0),
+        "reinterpreted_batch_ndims": 1},
+    "distributions.MultivariateNormal": lambda: {"loc": normal(2), "scale_tril": gt.eye(2)},
+    "distributions.TransformedDistribution": lambda: {
+        "base_distribution": gt.distributions.Normal(0.0, 1.0),
+        "transforms": gt.distributions.ExpTransform()},
+    "distributions.kl_divergence": lambda: {
+        "p": gt.distributions.Normal(0.0, 1.0), "q": gt.distributions.Normal(1.0, 1.0)},
+    "distributions.register_kl": lambda: {
+        "type_p": gt.distributions.Normal, "type_q": gt.distributions.Gamma},
     "random.set_state": lambda: {"state": gt.random.get_state()},
     "nn.functional.conv_transpose1d": lambda: {
         "input": normal(2, 4, 7), "weight": normal(4, 3, 2)},
