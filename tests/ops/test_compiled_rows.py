@@ -93,7 +93,28 @@ def of_batches(activation: str, training: bool) -> Case:
     return case
 
 
+def of_attention(typed: Any, rng: np.random.Generator, size: int) -> Iterator[Any]:
+    """Whole matrices, and blocks of a few rows and columns; a query that sees no key."""
+    small = max(40, size * size // 20)
+    for tile, causal, dropout, masked in (
+            (None, False, 0.0, False), (None, True, 0.0, False), (None, True, 0.4, False),
+            (small, True, 0.0, False), (small, True, 0.4, False), (small, False, 0.0, True)):
+        keys = size + 2 * (tile is not None)
+        q, g = typed(draw(rng, 2, size, 4)), typed(draw(rng, 2, size, 3))
+        k, v = typed(draw(rng, 2, keys, 4)), typed(draw(rng, 2, keys, 3))
+        mask = rng.random((size, keys)) < 0.7 if masked else None
+        if mask is not None:
+            mask[size // 2] = False
+        options = {"scale": 0.6, "is_causal": causal, "dropout_p": dropout, "seed": 7}
+        with settings.override(tile_elements=tile or settings.tile_elements):
+            kept = path("attention", q, k, v, mask, **options)
+            yield from kept
+            yield from path("attention_grad", g, q, k, v, mask, *kept,
+                            wanted=(True, True, True, False), **options)
+
+
 CASES: dict[str, Case] = {
+    "attention": of_attention,
     "softmax": of_softmax("softmax"), "log_softmax": of_softmax("log_softmax"),
     "layer_norm": of_rows("layer_norm", 2), "rms_norm": of_rows("rms_norm", 1),
     "group_norm": of_groups,

@@ -18,7 +18,6 @@ from gtensor.ops.define import rows as row_kernels
 from gtensor.ops.define.cpu_tiles import computed_in, row_maxima
 from gtensor.ops.define.path_builders import tiles
 from gtensor.ops.define.sums import row_sums
-from gtensor.settings import settings
 from gtensor.system.bus import bus
 from gtensor.system.ranges import range as named_range
 
@@ -51,7 +50,7 @@ class _Blocks:
         self.repeats = max(1, prod(self.lead[shared:]) * self.length * self.keys)
         self.q, self.k, self.v = (self._broadcast(a, a.shape[-2:]) for a in (q, k, v))
         self.mask = None if mask is None else self._broadcast(mask, (self.length, self.keys))
-        limit = settings.tile_elements if self.device.type == "cpu" else _GPU_BLOCK
+        limit = whole_matrices.tile_of(self.work) if device.type == "cpu" else _GPU_BLOCK
         self.columns = max(1, min(self.keys, max(isqrt(2 * limit), limit // max(1, self.length))))
         if dropout_p:
             self.columns = max(1, self.keys)

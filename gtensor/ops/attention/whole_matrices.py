@@ -32,8 +32,13 @@ def serves(
     """Whether `attend` takes these; `differentiate` needs the same leading axes of all."""
     length, keys, size = q.shape[-2], k.shape[-2], q.itemsize
     return (device.type == "cpu" and mask is None and q.dtype.char in "fd"
-            and 0 < length * keys <= settings.tile_elements and not (is_causal and keys > length)
+            and 0 < length * keys <= tile_of(q.dtype) and not (is_causal and keys > length)
             and k.strides[-1] == size and v.strides[-1] == size)
+
+
+def tile_of(dtype: np.dtype) -> int:
+    """Weights of a tile. Kernels pass over them once, so more of them may leave the first cache."""
+    return settings.tile_elements * (2 if rows.of_attention(dtype) else 1)
 
 
 def attend(
@@ -67,7 +72,7 @@ def _matrices(
     """As many matrices as a tile holds, and their key in the leading axes."""
     lead, each = q.shape[:-2], q.shape[-2] * k.shape[-2]
     first, repeats = 0, prod(lead[shared:]) * each
-    for key in tiles(lead, settings.tile_elements // each):
+    for key in tiles(lead, tile_of(q.dtype) // each):
         some = _Matrices(device, q[key], k[key], v[key], (first, repeats), **options)
         yield key, some
         first += prod(some.shape)
