@@ -96,6 +96,14 @@ def kernel_off() -> Context:
     return patch.object(rows, "_run", run)
 
 
+def next_key_seen() -> Context:
+    """a query of causal attention sees the key after its own, too, where a kernel in C hides keys"""
+    _want_kernels()
+    right = rows.attention
+    return patch.object(rows, "attention", lambda scores, first, *more: right(
+        scores, None if first is None else first + 1, *more))
+
+
 def flags_unseen() -> Context:
     """flags that a kernel in C raised are not looked at"""
     _want_kernels()
