@@ -25,7 +25,8 @@
 // of their kinds; the items are its rows, chunks, groups or channels.
 #define KERNELS(K) \
     K(softmax) K(softmax_grad) K(log_softmax) K(log_softmax_grad) K(attention) K(attention_grad) \
-    K(row_norm) K(row_norm_grad) K(group_norm) K(group_norm_grad) K(batch_norm) K(batch_norm_grad)
+    K(row_norm) K(row_norm_grad) K(group_norm) K(group_norm_grad) K(batch_norm) K(batch_norm_grad) \
+    K(cumulative_sum)
 
 #if defined(__x86_64__)
 

@@ -878,6 +878,39 @@ HERE void NAME(batch_norm_grad)(
     }
 }
 
+// -- running sums ---------------------------------------------------------------------------------
+
+#define CHAINS 4  // rows at a time: an addition waits for the one before it, in its own row only
+
+// Running sums of rows, from the end if `reverse`; one after the other, as in NumPy. -0 changes no
+// number, 0 would change -0.
+HERE void NAME(cumulative_sum)(
+    const REAL *x, REAL *y, int64_t n, int64_t reverse, int64_t begin, int64_t end
+) {
+    for (int64_t i = begin; i < end; i += CHAINS) {
+        const int64_t at = reverse ? n - 1 : 0, step = reverse ? -1 : 1;
+        const REAL *a = x + i * n + at;
+        REAL *b = y + i * n + at;
+        if (end - i < CHAINS) {
+            for (int64_t k = 0; k < end - i; k++) {
+                REAL total = (REAL)-0.0;
+                for (int64_t j = 0, c = 0; j < n; j++, c += step)
+                    b[k * n + c] = total += a[k * n + c];
+            }
+            continue;
+        }
+        REAL p = (REAL)-0.0, q = p, r = p, s = p;
+        for (int64_t j = 0; j < n; j++, a += step, b += step) {
+            b[0] = p += a[0];
+            b[n] = q += a[n];
+            b[2 * n] = r += a[2 * n];
+            b[3 * n] = s += a[3 * n];
+        }
+    }
+}
+
+#undef CHAINS
+
 // -- what a range of a job does -------------------------------------------------------------------
 
 #define P(i) ((void *)call->arrays[i])
@@ -894,6 +927,7 @@ RANGE(log_softmax, P(0), P(1), I(0))
 RANGE(log_softmax_grad, P(0), P(1), P(2), I(0))
 RANGE(attention, P(0), P(1), P(2), P(3), I(0), I(1), I(2), I(3))
 RANGE(attention_grad, P(0), P(1), P(2), P(3), I(0), I(1), I(2), I(3))
+RANGE(cumulative_sum, P(0), P(1), I(0), I(1))
 RANGE(row_norm, P(0), P(1), P(2), P(3), P(4), P(5), F(0), I(0))
 RANGE(row_norm_grad, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(0), I(1), I(2), I(3))
 RANGE(group_norm, P(0), P(1), P(2), P(3), P(4), P(5), F(0), I(0), I(1), I(2))

@@ -97,7 +97,7 @@ def kernel_off() -> Context:
 
 
 def next_key_seen() -> Context:
-    """a query of causal attention sees the key after its own, too, where a kernel in C hides keys"""
+    """a query of causal attention sees the key after its own, where a kernel in C hides keys"""
     _want_kernels()
     right = rows.attention
     return patch.object(rows, "attention", lambda scores, first, *more: right(

@@ -93,6 +93,13 @@ def of_batches(activation: str, training: bool) -> Case:
     return case
 
 
+def of_running_sums(typed: Any, rng: np.random.Generator, size: int) -> Iterator[Any]:
+    x = typed(draw(rng, 2, 7, size))
+    for reverse in (False, True):
+        yield path("cumulative_sum", x, axis=-1, reverse=reverse)
+    yield path("cumulative_sum", x, axis=-1, out=x)
+
+
 def of_attention(typed: Any, rng: np.random.Generator, size: int) -> Iterator[Any]:
     """Whole matrices, and blocks of a few rows and columns; a query that sees no key."""
     small = max(40, size * size // 20)
@@ -114,7 +121,7 @@ def of_attention(typed: Any, rng: np.random.Generator, size: int) -> Iterator[An
 
 
 CASES: dict[str, Case] = {
-    "attention": of_attention,
+    "attention": of_attention, "cumulative_sum": of_running_sums,
     "softmax": of_softmax("softmax"), "log_softmax": of_softmax("log_softmax"),
     "layer_norm": of_rows("layer_norm", 2), "rms_norm": of_rows("rms_norm", 1),
     "group_norm": of_groups,

@@ -48,7 +48,7 @@ _FOUND: dict[tuple[str, str], int] = {
     (name, char): number
     for name in ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad", "attention",
                  "attention_grad", "row_norm", "row_norm_grad", "group_norm", "group_norm_grad",
-                 "batch_norm", "batch_norm_grad")
+                 "batch_norm", "batch_norm_grad", "cumulative_sum")
     for char in "fd" if (number := compiled.kernel(f"rows_{name}_{char}")) is not None}
 
 
@@ -99,6 +99,16 @@ def attention_grad(
          (scores, _number(largest, scores.dtype), change, _number(shift, scores.dtype)),
          (columns, lead[-1], int(first is not None), first or 0), (), prod(lead),
          compiled.INFINITE)
+
+
+def cumulative_sum(x: Array, result: Array, reverse: bool) -> bool:
+    """Write the running sums along the last axis, from the end if `reverse`."""
+    columns = x.shape[-1]
+    few = x.size <= _FEW and settings.compiled < 2  # NumPy's one call takes less time
+    if few or not _serves(columns, x, result):
+        return False
+    _run("cumulative_sum", (x, result), (columns, int(reverse)), (), x.size // columns)
+    return True
 
 
 def row_norm(

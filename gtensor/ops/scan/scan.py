@@ -28,9 +28,10 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
+from gtensor.ops.define import rows
 from gtensor.ops.define.arguments import given_axis, takes_arrays
 from gtensor.ops.define.batching import unchanged
-from gtensor.ops.define.cpu_tiles import computed_in, row_tiles
+from gtensor.ops.define.cpu_tiles import SMALL, computed_in, row_tiles
 from gtensor.ops.reduce.reductions import accumulator
 from gtensor.settings import settings
 
@@ -62,7 +63,7 @@ def accumulated(
     function: np.ufunc, out: Array | None
 ) -> Array:
     """The scan of x by a ufunc, from the end if `reverse`; `initial` before all of it, if given."""
-    if (out is None and dtype is None and initial is None and not reverse
+    if (out is None and dtype is None and initial is None and not reverse and x.size < SMALL
             and x.dtype.char in _ACCUMULATES and x.nbytes < settings.arena_min_bytes
             and not _in_slices(x, axis)):
         return function.accumulate(x, axis)
@@ -71,6 +72,9 @@ def accumulated(
         name = "cumulative_sum" if function is np.add else "cumulative_prod"
         size = x.shape[axis] + (initial is not None)
         out = host().empty(resized(x.shape, axis, size), wanted, name)
+    if initial is None and axis == -1 and function is np.add and (
+            rows.cumulative_sum(x, out, reverse)):
+        return out
     result = out
     if reverse:
         x, result = x[along(axis, None, None, -1)], out[along(axis, None, None, -1)]
@@ -100,11 +104,11 @@ def _in_slices(x: Array, axis: int) -> bool:
     return axis < -1 and prod(x.shape[axis + 1:]) >= _SLICE and x.shape[axis] > 0
 
 
-def _accumulate_half(function: np.ufunc, rows: Array, result: Array) -> None:
+def _accumulate_half(function: np.ufunc, x: Array, result: Array) -> None:
     """In float32, by tiles of whole rows; a row beyond a tile needs a buffer of its length."""
-    if rows.size:
-        for tile in row_tiles(rows.shape):
-            result[tile] = function.accumulate(rows[tile], -1, np.float32)
+    if x.size:
+        for tile in row_tiles(x.shape):
+            result[tile] = function.accumulate(x[tile], -1, np.float32)
 
 
 def _cumulative_sum_cpu(
