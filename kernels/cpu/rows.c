@@ -1,4 +1,5 @@
-// Kernels over rows for the CPU: softmax, rows of attention, layer, RMS, group and batch norm.
+// Kernels over rows for the CPU: softmax, rows of attention, layer, RMS, group and batch norm, running
+// sums, rows of a table.
 //
 // rows.h has them for one type and one set of instructions. Here it is included for each, and a
 // call uses the best set that the processor has. Products and sums are contracted, and vectors are as
@@ -26,7 +27,7 @@
 #define KERNELS(K) \
     K(softmax) K(softmax_grad) K(log_softmax) K(log_softmax_grad) K(attention) K(attention_grad) \
     K(row_norm) K(row_norm_grad) K(group_norm) K(group_norm_grad) K(batch_norm) K(batch_norm_grad) \
-    K(cumulative_sum)
+    K(cumulative_sum) K(embedding_grad)
 
 #if defined(__x86_64__)
 
