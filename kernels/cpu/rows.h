@@ -1,7 +1,8 @@
 // Kernels over rows, for one real type and one set of instructions; rows.c includes it for each.
 //
-// Given: REAL, INT (the integer of its size), FLOAT (1 for float, 0 for double), BYTES (of a vector),
-// LANES (numbers of a vector), TARGET (attributes of functions) and NAME(word) (names here).
+// Given: REAL, INT (the integer of its size), FLOAT (1 for float, 0 for double), BYTES (of a
+// vector), LANES (numbers of a vector), TARGET (attributes of functions) and NAME(word) (names
+// here).
 
 #include "rows_vectors.h"
 #include "rows_softmax.h"
@@ -40,7 +41,7 @@ HERE void NAME(cumulative_sum)(
 
 #undef CHAINS
 
-// -- rows of a table -------------------------------------------------------------------------------
+// -- rows of a table ------------------------------------------------------------------------------
 
 // Rows [begin, end) of a table: the sums of the rows of g, `count`, whose index they are, in their
 // order. With `add` to what is there; else rows of no index become 0. seen is a byte for each row.

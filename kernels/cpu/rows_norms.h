@@ -109,8 +109,8 @@ HERE void NAME(row_norm)(
 // What row_norm_grad does for `count` rows; the flags are constants.
 HERE void NAME(row_norm_tile)(
     const REAL *g, const REAL *x, const REAL *weight, const REAL *means, const REAL *inverses,
-    REAL *dx, double *dweight, double *dbias, int64_t n, int count, int weighted, int wanted, int add,
-    int totals
+    REAL *dx, double *dweight, double *dbias, int64_t n, int count, int weighted, int wanted,
+    int add, int totals
 ) {
     REAL level[TILE], slope[TILE];
     for (int i = 0; wanted && i < count; i++) {
@@ -159,7 +159,8 @@ HERE void NAME(row_norm_tile)(
 // g * xhat and of g. dx, totals, weight and means may be null.
 HERE void NAME(row_norm_grad)(
     const REAL *g, const REAL *x, const REAL *weight, const REAL *means, const REAL *inverses,
-    REAL *dx, double *totals, int64_t add, int64_t rows, int64_t n, int64_t chunk, int64_t begin, int64_t end
+    REAL *dx, double *totals, int64_t add, int64_t rows, int64_t n, int64_t chunk, int64_t begin,
+    int64_t end
 ) {
     for (int64_t part = begin; part < end; part++) {
         const int64_t last = (part + 1) * chunk < rows ? (part + 1) * chunk : rows;
@@ -255,8 +256,8 @@ HERE void NAME(group_norm)(
 // which may be g. Either may be null.
 HERE void NAME(group_norm_grad)(
     const REAL *g, const REAL *x, const REAL *weight, const REAL *means, const REAL *variances,
-    REAL *dx, REAL *sums, double eps, int64_t images, int64_t groups, int64_t channels, int64_t n, int64_t begin,
-    int64_t end
+    REAL *dx, REAL *sums, double eps, int64_t images, int64_t groups, int64_t channels, int64_t n,
+    int64_t begin, int64_t end
 ) {
     const double count = (double)channels * n;
     for (int64_t i = begin; i < end; i++) {
@@ -301,7 +302,8 @@ HERE void NAME(group_norm_grad)(
 // all, n). Mean and variance are `given`, or written; y may be x, or null.
 HERE void NAME(batch_norm)(
     const REAL *x, const REAL *weight, const REAL *bias, REAL *y, REAL *means, REAL *variances,
-    double eps, double slope, int64_t kind, int64_t given, int64_t images, int64_t all, int64_t n, int64_t begin, int64_t end
+    double eps, double slope, int64_t kind, int64_t given, int64_t images, int64_t all, int64_t n,
+    int64_t begin, int64_t end
 ) {
     for (int64_t c = begin; c < end; c++) {
         REAL center = 0, step = 0;
@@ -331,8 +333,8 @@ HERE void NAME(batch_norm)(
 // What batch_norm_grad does for a channel; the flags are constants.
 HERE void NAME(batch_norm_channel)(
     const REAL *g, const REAL *x, REAL *dx, double *totals, REAL center, REAL inverse, REAL weight,
-    REAL bias, REAL scale, double count, REAL slope, int64_t images, int64_t stride, int64_t n, int kind,
-    int inverted, int known, int training
+    REAL bias, REAL scale, double count, REAL slope, int64_t images, int64_t stride, int64_t n,
+    int kind, int inverted, int known, int training
 ) {
     const REAL back = inverted && kind == NAME(leaky_relu) ? 1 / slope : 1;
 // xhat and the gradient dy before the activation; from its output where that is inverted
@@ -383,7 +385,8 @@ HERE void NAME(batch_norm_channel)(
 HERE void NAME(batch_norm_grad)(
     const REAL *g, const REAL *x, const REAL *centers, const REAL *inverses, const REAL *weights,
     const REAL *biases, const REAL *scales, REAL *dx, double *totals, double count, double slope,
-    int64_t kind, int64_t inverted, int64_t known, int64_t training, int64_t images, int64_t all, int64_t n, int64_t begin, int64_t end
+    int64_t kind, int64_t inverted, int64_t known, int64_t training, int64_t images, int64_t all,
+    int64_t n, int64_t begin, int64_t end
 ) {
     for (int64_t c = begin; c < end; c++) {
 #define CHANNEL(kind, inverted)                                                              \

@@ -101,7 +101,9 @@ HERE void NAME(softmax)(const REAL *x, REAL *y, int64_t n, int64_t begin, int64_
 #undef QUOTIENTS
 #undef QUOTIENT
 
-HERE void NAME(softmax_grad)(const REAL *g, const REAL *y, REAL *d, int64_t n, int64_t begin, int64_t end) {
+HERE void NAME(softmax_grad)(
+    const REAL *g, const REAL *y, REAL *d, int64_t n, int64_t begin, int64_t end
+) {
     g += begin * n; y += begin * n; d += begin * n;
     for (int64_t i = begin; i < end; i++, g += n, y += n, d += n) {
         double product = 0;
@@ -166,8 +168,8 @@ HERE int64_t NAME(seen)(int64_t i, int64_t n, int64_t length, int64_t causal, in
     return !causal || seen > n ? n : seen < 0 ? 0 : seen;
 }
 
-// Scores of matrices (length, n), in place: exp(score - largest), 0 where a key is not seen. Largest,
-// at least `before` unless that is null, and total of each row are written.
+// Scores of matrices (length, n), in place: exp(score - largest), 0 where a key is not seen.
+// Largest, at least `before` unless that is null, and total of each row are written.
 HERE void NAME(attention)(
     REAL *scores, const REAL *before, REAL *largest, REAL *total, int64_t n, int64_t length,
     int64_t causal, int64_t first, int64_t begin, int64_t end

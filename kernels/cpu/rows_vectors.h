@@ -159,7 +159,10 @@ typedef double NAME(doubles) __attribute__((vector_size(LANES * sizeof(double)),
 #define SUM(first, TERM) do { START ADD(TERM) STOP(first) } while (0)
 
 // The same of two sums: TERMS(LOAD, p, q).
-#define START_BOTH V s0 = {0}, s1 = {0}, t0 = {0}, t1 = {0}; double summed = 0, summed_too = 0; int64_t used = 0;
+#define START_BOTH                                                             \
+    V s0 = {0}, s1 = {0}, t0 = {0}, t1 = {0};                                  \
+    double summed = 0, summed_too = 0;                                         \
+    int64_t used = 0;
 #define FLUSH_BOTH                                                             \
     summed += NAME(total)(s0 + s1);                                               \
     summed_too += NAME(total)(t0 + t1);                                             \
