@@ -1,8 +1,10 @@
-// Kernels over rows for the CPU: softmax, rows of attention, layer, RMS, group and batch norm.
+// Kernels over rows for the CPU: softmax, rows of attention, layer, RMS, group and batch norm,
+// running sums, rows of a table.
 //
 // rows.h has them for one type and one set of instructions. Here it is included for each, and a
-// call uses the best set that the processor has. Products and sums are contracted, and vectors are as
-// wide as the processor's: kinds of processors differ in rounding. No bit depends on threads.
+// call uses the best set that the processor has. Products and sums are contracted, and vectors
+// are as wide as the processor's: kinds of processors differ in rounding. No bit depends on
+// threads.
 
 #if defined(__clang__)
 #pragma clang fp contract(fast)
@@ -21,12 +23,12 @@
 #define JOIN_(a, b, c, d) a##_##b##c##d
 #define JOIN(a, b, c, d) JOIN_(a, b, c, d)
 
-// Arrays, sizes and numbers of each kernel are the arguments of its function in rows.h, in that order
-// of their kinds; the items are its rows, chunks, groups or channels.
+// Arrays, sizes and numbers of each kernel are the arguments of its function in rows.h, in that
+// order of their kinds; the items are its rows, chunks, groups or channels.
 #define KERNELS(K) \
     K(softmax) K(softmax_grad) K(log_softmax) K(log_softmax_grad) K(attention) K(attention_grad) \
     K(row_norm) K(row_norm_grad) K(group_norm) K(group_norm_grad) K(batch_norm) K(batch_norm_grad) \
-    K(cumulative_sum)
+    K(cumulative_sum) K(embedding_grad)
 
 #if defined(__x86_64__)
 
@@ -49,7 +51,8 @@ static int bytes(void) {
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return found = 16;
     return found = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") ? 64 : 32;
+                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")
+               ? 64 : 32;
 }
 
 #define CHOSEN(name, type)                                                                   \

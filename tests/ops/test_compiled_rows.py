@@ -100,6 +100,15 @@ def of_running_sums(typed: Any, rng: np.random.Generator, size: int) -> Iterator
     yield path("cumulative_sum", x, axis=-1, out=x)
 
 
+def of_tables(typed: Any, rng: np.random.Generator, size: int) -> Iterator[Any]:
+    """Rows of several indices, of none, and of the one that has no gradient."""
+    g, indices = typed(draw(rng, 4, 5, size)), rng.integers(0, 12, (4, 5))
+    for padding, beta in ((None, 0.0), (3, 0.0), (int(indices[0, 0]), 1.0)):
+        table = typed(draw(rng, 12, size))
+        yield path("embedding_grad", g, indices, rows=12, padding_idx=padding, out=table,
+                   beta=beta)
+
+
 def of_attention(typed: Any, rng: np.random.Generator, size: int) -> Iterator[Any]:
     """Whole matrices, and blocks of a few rows and columns; a query that sees no key."""
     small = max(40, size * size // 20)
@@ -122,6 +131,7 @@ def of_attention(typed: Any, rng: np.random.Generator, size: int) -> Iterator[An
 
 CASES: dict[str, Case] = {
     "attention": of_attention, "cumulative_sum": of_running_sums,
+    "embedding": of_tables,
     "softmax": of_softmax("softmax"), "log_softmax": of_softmax("log_softmax"),
     "layer_norm": of_rows("layer_norm", 2), "rms_norm": of_rows("rms_norm", 1),
     "group_norm": of_groups,

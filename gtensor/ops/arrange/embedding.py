@@ -15,6 +15,7 @@ from gtensor.ops.arrange.class_indices import check_range
 from gtensor.ops.arrange.index_keys import ARRAY
 from gtensor.ops.arrange.scatter import combine_in_order
 from gtensor.ops.arrange.shape import first_tangent
+from gtensor.ops.define import rows as table_rows
 from gtensor.ops.define.arguments import takes_arrays
 from gtensor.ops.define.batching import batch_size, numbers, spread
 from gtensor.ops.define.cpu_tiles import computed_in
@@ -49,11 +50,13 @@ def _scatter_cpu(
     g: Array, indices: Array, *, rows: int, padding_idx: int | None, out: Array | None = None,
     beta: float = 0.0
 ) -> Array:
-    """Rows summed by index: sorted, then added up in runs, which needs one tile of memory."""
+    """Rows summed by index: by a kernel, or sorted and added up in runs, by tiles."""
     columns = g.shape[-1]
     if out is None:
         out = host().empty((rows, columns), g.dtype, "embedding_grad")
         beta = 0.0
+    if table_rows.embedding_grad(g, indices, out, padding_idx, bool(beta)):
+        return out
     if not beta:
         out[...] = 0
     places = indices.reshape(-1)

@@ -48,7 +48,7 @@ _FOUND: dict[tuple[str, str], int] = {
     (name, char): number
     for name in ("softmax", "softmax_grad", "log_softmax", "log_softmax_grad", "attention",
                  "attention_grad", "row_norm", "row_norm_grad", "group_norm", "group_norm_grad",
-                 "batch_norm", "batch_norm_grad", "cumulative_sum")
+                 "batch_norm", "batch_norm_grad", "cumulative_sum", "embedding_grad")
     for char in "fd" if (number := compiled.kernel(f"rows_{name}_{char}")) is not None}
 
 
@@ -108,6 +108,19 @@ def cumulative_sum(x: Array, result: Array, reverse: bool) -> bool:
     if few or not _serves(columns, x, result):
         return False
     _run("cumulative_sum", (x, result), (columns, int(reverse)), (), x.size // columns)
+    return True
+
+
+def embedding_grad(
+    g: Array, indices: Array, table: Array, padding: int | None, add: bool
+) -> bool:
+    """Write to the table (rows, columns), or add, the sums of the rows of g of each index."""
+    rows, columns = table.shape
+    if not _serves(columns, table, g):
+        return False
+    seen = host().empty((rows,), np.dtype(np.int8), "workspace")
+    _run("embedding_grad", (g, np.ascontiguousarray(indices, np.int64), table, seen),
+         (indices.size, columns, -1 if padding is None else padding, int(add)), (), rows)
     return True
 
 
