@@ -18,31 +18,42 @@ if TYPE_CHECKING:
     from numpy import ndarray
 
 _compiled: Any = pool()  # None if it was not built, or for another Python
-_NUMBERS = {} if _compiled is None else {name: i for i, name in enumerate(_compiled.names())}
+
+
+def numbered(extension: Any) -> dict[str, int]:
+    """The kernels by name; none without the extension, or on a processor that lacks instructions.
+    """
+    if extension is None or not extension.processor():
+        return {}
+    return {name: i for i, name in enumerate(extension.names())}
+
+
+NUMBERS = numbered(_compiled)
 
 
 def kernel(name: str) -> int | None:
     """The number of the kernel of that name; None where it was not built."""
-    return _NUMBERS.get(name)
+    return NUMBERS.get(name)
 
 
 def run(
     kernel: int, arrays: tuple[ndarray | None, ...], sizes: Sequence[int],
     numbers: Sequence[float], items: int, quiet: int = 0,
-) -> None:
+) -> int:
     """Compute that many items by a kernel, whose comment in C says what it takes.
 
     Nothing is checked: shapes, strides and dtypes must be those that it is written for. Flags of
     the floating-point unit that it raised, except the `quiet` ones, have the consequences that
-    `np.errstate` gives them.
+    `np.errstate` gives them. Returns all of them.
     """
-    flags = _compiled.run(kernel, arrays, sizes, numbers, items) & ~quiet
-    if flags:
-        _report(flags)
+    flags: int = _compiled.run(kernel, arrays, sizes, numbers, items)
+    if flags & ~quiet:
+        _report(flags & ~quiet)
+    return flags
 
 
-_DIVIDE, _OVER, _UNDER, _INVALID = 1, 2, 4, 8
-INFINITE = _OVER | _INVALID
+_DIVIDE, _OVER, _UNDER, INVALID = 1, 2, 4, 8
+INFINITE = _OVER | INVALID
 """Flags that are no news where infinite numbers are expected."""
 ALL = INFINITE | _DIVIDE | _UNDER
 
@@ -55,17 +66,19 @@ def _report(flags: int) -> None:
         np.multiply(_MOST, 2)
     if flags & _UNDER:
         np.multiply(_LEAST, _LEAST)
-    if flags & _INVALID:
-        np.subtract(_INFINITE, _INFINITE)
+    if flags & INVALID:
+        np.add(_INFINITE, -np.inf)
 
 
 _ONE, _MOST, _LEAST, _INFINITE = [
     np.array([value], np.float32) for value in (1, 3e38, 1e-38, np.inf)]
 
 
-def described() -> str:
+def described(extension: Any = _compiled) -> str:
     """For `gtensor info`: what kernels there are, and for which processor."""
-    if _compiled is None:
+    if extension is None:
         return ("none: they were not built, as without a C compiler when gtensor was installed; "
                 "NumPy's functions serve")
-    return f"{len(_NUMBERS)} kernels, run as {_compiled.processor()}"
+    if not extension.processor():
+        return "none: they need AVX2 and FMA, which this processor lacks; NumPy's functions serve"
+    return f"{len(extension.names())} kernels, run as {extension.processor()}"
