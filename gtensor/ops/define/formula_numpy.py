@@ -329,6 +329,13 @@ def compiled_name(name: str, roots: tuple[Node, ...], dtype: np.dtype) -> str:
     return f"{name}_{checksum:08x}_{dtype.char}"
 
 
+def is_compiled(name: str, roots: tuple[Node, ...], dtype: np.dtype, size: int) -> bool:
+    """Whether the path of a lowered graph calls a kernel for so many elements."""
+    return bool(settings.compiled) and (
+        size > min(_WORTH, settings.tile_elements) or settings.compiled == 2) and (
+        compiled.kernel(compiled_name(name, roots, dtype)) is not None)
+
+
 def _guarded(text: Text) -> list[str]:
     if text.watched:
         first, rest = text.lines[:text.watched], text.lines[text.watched:]

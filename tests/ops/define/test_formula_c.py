@@ -212,6 +212,20 @@ def test_an_output_may_be_an_input() -> None:
     assert np.array_equal(x, wanted)
 
 
+@built
+def test_a_captured_step_has_the_bits_of_kernels() -> None:
+    """What a kernel computes is no part of a fused call, whose bits are NumPy's."""
+    x = gt.asarray(np.random.default_rng().standard_normal(5_000).astype(np.float32))
+
+    def step(x: gt.Tensor) -> gt.Tensor:
+        return gt.nn.functional.gelu(x * 2 + 1) * x - 1
+
+    captured = gt.capture(step)
+    wanted = step(x).numpy()
+    for _ in range(4):
+        assert np.array_equal(captured(x).numpy(), wanted)
+
+
 def test_info_says_why_there_are_no_kernels() -> None:
     assert "compiler" in compiled.described(None)
     old = SimpleNamespace(processor=lambda: "", names=lambda: ["one"])
