@@ -5,20 +5,20 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 
-import gtensor as gt
-from gtensor.ops.define.formula import Formula
+from gtensor.engine.tape.op import Op, registry
 from gtensor.ops.define.formula_c import DTYPES, file_text
+from gtensor.ops.define.updates import update_of
+from gtensor.ops.updates import optimizers
 
 
 def main(folder: str) -> None:
-    assert gt.__version__  # the import makes all formulas
-    formulas = [x for x in gc.get_objects() if isinstance(x, Formula)]
+    formulas = [op.cpu.made for op in registry.values() if hasattr(op.cpu, "made")]
+    updates = [update_of(op) for op in vars(optimizers).values() if isinstance(op, Op)]
     for kind in DTYPES:
-        text = file_text(formulas, kind)
+        text = file_text(formulas, updates, kind)
         Path(folder, f"formulas_{kind}.c").write_text(text, encoding="utf-8")
 
 

@@ -23,12 +23,22 @@ if TYPE_CHECKING:
 
 extension: Any = _compiled
 """None where it was not built."""
-_NUMBERS = {} if _compiled is None else {name: i for i, name in enumerate(_compiled.names())}
+
+
+def numbered(extension: Any) -> dict[str, int]:
+    """The kernels by name; none without the extension, or on a processor that lacks instructions.
+    """
+    if extension is None or not extension.processor():
+        return {}
+    return {name: i for i, name in enumerate(extension.names())}
+
+
+NUMBERS = numbered(_compiled)
 
 
 def kernel(name: str) -> int | None:
     """The number of the kernel of that name; None where it was not built."""
-    return _NUMBERS.get(name)
+    return NUMBERS.get(name)
 
 
 def run(
@@ -62,19 +72,21 @@ def report(flags: int) -> None:
     if flags & _UNDER:
         np.multiply(_LEAST, _LEAST)
     if flags & INVALID:
-        np.subtract(_INFINITE, _INFINITE)
+        np.add(_INFINITE, -np.inf)
 
 
 _ONE, _MOST, _LEAST, _INFINITE = [
     np.array([value], np.float32) for value in (1, 3e38, 1e-38, np.inf)]
 
 
-def described() -> str:
+def described(extension: Any = _compiled) -> str:
     """For `gtensor info`: what kernels there are, and for which processor."""
-    if _compiled is None:
+    if extension is None:
         return ("none: they were not built, as without a C compiler when gtensor was installed; "
                 "NumPy's functions serve")
-    return f"{len(_NUMBERS)} kernels, run as {_compiled.processor()}"
+    if not extension.processor():
+        return "none: they need AVX2 and FMA, which this processor lacks; NumPy's functions serve"
+    return f"{len(extension.names())} kernels, run as {extension.processor()}"
 
 
 # -- threads ---------------------------------------------------------------------------------------

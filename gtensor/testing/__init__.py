@@ -61,6 +61,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     "backward": derivatives.backward,
     "torch": derivatives.torch_gradients,
     "precision": derivatives.precision,
+    "compiled": values.compiled,
     "layouts": values.layouts,
     "arena": derivatives.arena,
     "upstream": derivatives.upstreams,
@@ -87,9 +88,10 @@ def opcheck(
     layout, from the arena and into given buffers; inputs and upstream gradients unwritten;
     gradients against numeric ones and PyTorch's, for every choice of inputs that require one, added
     in every order; the recorded backward, second order, and the tangent rule against the backward
-    rule; the batch rule against a loop, for every choice of inputs with a batch axis. On a GPU also
-    the value against the CPU's. Samples should lie away from kinks: a rule must be smooth there.
-    Those that are bare shapes are filled with standard normal values.
+    rule; the batch rule against a loop, for every choice of inputs with a batch axis; kernels in C
+    against NumPy's paths. On a GPU also the value against the CPU's. Samples should lie away from
+    kinks: a rule must be smooth there. Those that are bare shapes are filled with standard normal
+    values.
 
     Args:
         op: the op, or its name in the registry.

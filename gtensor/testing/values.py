@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import device_of, get_device
+from gtensor.backend.compiled import NUMBERS
 from gtensor.engine.handle.errors import SizeError
 from gtensor.engine.handle.tensor import FLOATING, Tensor
 from gtensor.func.batching import vmap
@@ -98,6 +99,27 @@ def device(case: Case) -> None:
         close(f"the value in {dtype}", given, wanted, TOLERANCES[dtype], (str(case.device), "cpu"))
 
 
+def compiled(case: Case) -> None:
+    """By kernels in C, at any size, value and gradients are those of NumPy's paths."""
+    if case.device.type != "cpu" or not NUMBERS:
+        return
+    for dtype in {FLOAT64, *case.dtypes} & {FLOAT64, np.dtype(np.float32)}:
+        ways: list[list[Any]] = []
+        upstream: Any = None
+        for way in (2, 0):
+            with settings.override(compiled=way):
+                inputs = case.inputs(dtype=dtype, requires=case.floats)
+                output = case.call(inputs)
+                ways.append([output])
+                if case.differentiable:
+                    upstream = case.upstream(output) if upstream is None else upstream
+                    ways[-1] += case.walk(output, upstream, inputs)
+        for k, (given, wanted) in enumerate(zip(*ways, strict=True)):
+            if given is not None:
+                close(f"the gradient of input {k - 1} in {dtype}" if k else f"the value in {dtype}",
+                      given, wanted, TOLERANCES.get(dtype), ("C", "NumPy"))
+
+
 def layouts(case: Case) -> None:
     """Value and gradients do not depend on how inputs and the upstream gradient lie in memory."""
     requires = case.floats if case.differentiable else ()
@@ -158,14 +180,14 @@ def tiles(case: Case) -> None:
     inputs = case.inputs()
     whole = case.value(inputs)
     for size in (1, 4):
-        with settings.override(tile_elements=size):
+        with settings.override(compiled=0, tile_elements=size):
             close(f"the value in tiles of {size}", case.value(inputs), whole)
     if not case.sample.shapes or len(set(case.sample.shapes)) > 1 or whole.ndim != 1:
         return
     draws = case.sample.draws
     many = [draw(case.rng, (_MANY,)) for draw in
             (draws if isinstance(draws, tuple) else (draws,) * len(case.arrays))]
-    with settings.override(tile_elements=_TILE, arena_min_bytes=NEVER):
+    with settings.override(compiled=0, tile_elements=_TILE, arena_min_bytes=NEVER):
         buffer = _first(case.run_path(many))
         extra = _peak(lambda: case.run_path(many, out=buffer))
     if extra > many[0].nbytes // 4:

@@ -18,6 +18,7 @@ gt.log(-gt.ones((600, 600)))  # here: invalid value encountered in log
 x / gt.tensor([0.0])  # here: divide by zero encountered in divide
 x /= 0.0  # here: divide by zero encountered in divide
 gt.tensor([np.inf]).var()  # here: invalid value encountered in subtract
+gt.nn.functional.leaky_relu(gt.full(3000, -3e38), 10.0)  # here: overflow encountered in multiply
 gt.vmap(gt.log)(x)  # here: invalid value encountered in log
 p = gt.ones(3, requires_grad=True)
 optimizer = gt.optim.SGD([p], 0.1, momentum=0.5)

@@ -179,10 +179,13 @@ def pairs(shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
                                               ((20_001,), "float32"), ((), "float32")])
 def test_all_formulas_fuse_with_the_same_bits(shape: tuple[int, ...], dtype: str) -> None:
     function, arguments = pairs(shape, dtype)
-    step, wrong = compared(function, arguments, True)
-    assert not wrong
-    apart = [call.name for call in step.programs[0].recording.calls if isinstance(call, Call)
-             and piece_of(call, listed(step.programs[0].recording, ())) is None]
+    if np.prod(shape) > 10_000:  # where kernels in C take part, which are not fused
+        assert not compared(function, arguments, True)[1]
+    with gt.settings.override(compiled=0):
+        step, wrong = compared(function, arguments, True)
+        assert not wrong
+        apart = [call.name for call in step.programs[0].recording.calls if isinstance(call, Call)
+                 and piece_of(call, listed(step.programs[0].recording, ())) is None]
     assert {*apart} <= {"ceil", "trunc", "positive", "conj", "nextafter", "logaddexp", "atan2",
                         "isnan", "isinf", "signbit", "log2", "log10"}, {*apart}
 

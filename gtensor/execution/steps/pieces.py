@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from gtensor.ops.define.formula import (
     in_order,
     static_of,
 )
+from gtensor.ops.define.formula_numpy import is_compiled
 from gtensor.ops.define.lowering import lowered
 from gtensor.ops.define.primitives import PRIMITIVES
 
@@ -235,6 +237,9 @@ def _of_formula(
     if len(roots) != 1 or inputs.dtype is None:
         raise _Unknown
     (root,) = roots if on_cuda else lowered(roots, inputs.dtype)
+    if not on_cuda and is_compiled(
+            formula.name, (root,), inputs.dtype, max(map(prod, inputs.shapes))):
+        raise _Unknown  # a kernel has other bits
     known: dict[str, Any] = params | {formula.inputs[i]: inputs.args[i] for i in at["number"]}
     trace = _Unchanged()
 

@@ -36,6 +36,8 @@ _SIDES = {"subtract": (4, 5), "divide": (5, 6), "add": (4, 5), "multiply": (5, 6
 
 
 class Writer:
+    texts = PRIMITIVES
+
     def __init__(self, roots: tuple[Node, ...], number: str, hosted: bool = False) -> None:
         self.number = number  # the type of values
         # what depends on parameters alone is computed before, under these names, if not None
@@ -45,7 +47,7 @@ class Writer:
         self.shared = {n for n, count in used.items() if count > 1}
         for n in in_order(*roots):
             if n.children:
-                text = PRIMITIVES[n.op].cuda
+                text = self.texts[n.op].cuda
                 self.shared |= {a for k, a in enumerate(n.args) if text.count(f"{{{k}}}") > 1}
         self.names: dict[Node, str] = {}
         self.lines: list[str] = []
@@ -69,7 +71,7 @@ class Writer:
             return f"F({self.hosted.setdefault(node, f's{len(self.hosted)}')})", _ATOM
         if node.uniform:
             return f"F({self.double(node)})", _ATOM
-        primitive = PRIMITIVES[node.op]
+        primitive = self.texts[node.op]
         if primitive.rank == _ATOM:  # a call: its arguments stand between commas
             sides: tuple[int, ...] = (0,) * primitive.arity
             if not primitive.cuda.endswith(")") or primitive.cuda.startswith("("):

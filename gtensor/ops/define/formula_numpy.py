@@ -4,7 +4,7 @@ A formula's graph is first lowered for the dtype that it is computed in. Then ea
 call with `out=`. A buffer is free again after the last call that reads it, so most calls work in
 place; only the last one writes the output, which may therefore be one of the inputs. Several
 outputs each overwrite one input: from the last call that reads it on, its memory is one more buffer
-(see `updates`).
+(see `updates`). Large contiguous arrays are given to a kernel in C, if there is one (`formula_c`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from functools import lru_cache, partial
 from operator import itemgetter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy import ndarray
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 # -- text ------------------------------------------------------------------------------------------
 
 _FILLED = ("maximum", "minimum", "copysign")  # of an array and a number these are slow
+_COMPARE = ("maximum", "minimum", "sign")
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "power": "**"}
 _QUIET = {"add", "subtract", "multiply", "negative", "abs", "where", "maximum", "minimum", "sin",
           "cos", "sign"}
@@ -222,7 +223,7 @@ class Program:
 
     def __init__(self, roots: tuple[Node, ...], dtype: np.dtype, formula: Formula,
                  absent: tuple[int, ...], numbers: tuple[int, ...],
-                 outputs: tuple[str, ...] = (), static: Key = ()) -> None:
+                 outputs: tuple[str, ...] = ()) -> None:
         for name in (*formula.inputs, *formula.params):
             if name in _NAMES:
                 raise FormulaError(f"the formula of op {formula.name!r} calls a value {name!r}, "
@@ -231,8 +232,13 @@ class Program:
         uniform = [formula.inputs[i] for i in numbers]
         self.arrays = [n for i, n in enumerate(formula.inputs) if i not in (*absent, *numbers)]
         self.dtype = dtype
-        self.kernel = None if outputs or numbers else compiled.kernel(
-            compiled_name(formula, static, absent, dtype))
+        roots = (*text.roots.values(),)
+        self.kernel = None if numbers or text.watched else compiled.kernel(
+            compiled_name(formula.name, roots, dtype))
+        # Flags that NumPy's path does not warn of, or others raise: C's comparisons do for NaN.
+        compares = any(n.boolean or n.op in _COMPARE for n in text.steps)
+        self.compares = text.quiet and compares
+        self.silent = compiled.ALL if not text.quiet else compiled.INVALID if compares else 0
         self.floats, self.conditions = text.made["b"], text.made["m"]
         self.source = _source(text, self.arrays, [*uniform, *formula.params])
         if self.kernel is not None:
@@ -296,7 +302,7 @@ def _source(text: Text, arrays: list[str], params: list[str]) -> str:
 
 def _constants(text: Text, params: tuple[str, ...]) -> str:
     """The function of what a kernel takes as numbers."""
-    nodes = uniform_operands(text.roots.values())
+    nodes = uniform_operands(*text.roots.values())
     numbers = Numbers()
     lines = numbers.lines(nodes)
     given = f"*, {', '.join(params)}" if params else ""
@@ -305,10 +311,29 @@ def _constants(text: Text, params: tuple[str, ...]) -> str:
                     f" return ({values})\n"])
 
 
-def compiled_name(formula: Formula, static: Key, absent: tuple[int, ...], dtype: np.dtype) -> str:
-    """The name of a formula's kernel in C, whether there is one or not."""
-    inputs = [n for i, n in enumerate(formula.inputs) if i not in absent]
-    return "_".join([formula.name, *inputs, *[str(v) for _, v in static], dtype.char])
+def compiled_name(name: str, roots: tuple[Node, ...], dtype: np.dtype) -> str:
+    """The name of the kernel in C of a lowered graph, whether there is one or not.
+
+    It has a checksum of the graph, as another formula may have the same name.
+    """
+    from binascii import crc32
+
+    places: dict[Node, int] = {}
+    checksum = 0
+    for node in in_order(*roots):
+        places[node] = len(places)
+        # leaves are the names of inputs and parameters, and numbers
+        known = [f"{places[a]}" for a in node.children] or [repr(a) for a in node.args]
+        checksum = crc32(f"{node.op} {' '.join(known)};".encode(), checksum)
+    checksum = crc32(f"{[places[root] for root in roots]}".encode(), checksum)
+    return f"{name}_{checksum:08x}_{dtype.char}"
+
+
+def is_compiled(name: str, roots: tuple[Node, ...], dtype: np.dtype, size: int) -> bool:
+    """Whether the path of a lowered graph calls a kernel for so many elements."""
+    return bool(settings.compiled) and (
+        size > min(_WORTH, settings.tile_elements) or settings.compiled == 2) and (
+        compiled.kernel(compiled_name(name, roots, dtype)) is not None)
 
 
 def _guarded(text: Text) -> list[str]:
@@ -349,7 +374,7 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
         if key not in programs:
             one = np.dtype(kind.char)  # an unpickled dtype is another object, and results have it
             programs[key] = Program(formula.graphs(static, absent, numbers), one, formula, absent,
-                                    numbers, static=static)
+                                    numbers)
         return programs[key]
 
     def path(*arrays: Array | Scalar | None, out: Array | None = None, **params: Any) -> Array:
@@ -374,7 +399,8 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
             if kind in _COMPUTED and (dtype is None or dtype == kind) and (
                     out is None or (out.dtype is kind and out.flags.c_contiguous)):
                 program = programs.get((kind, static)) or made(kind, static)
-                if size > settings.tile_elements or size > _WORTH and program.kernel is not None:
+                if size > settings.tile_elements or program.kernel is not None and (
+                        size > _WORTH or settings.compiled == 2):
                     return _large(program, name, arrays, out, params)
                 if out is None and formula.asks:
                     out = host().empty(shape or (), kind, name)
@@ -438,7 +464,7 @@ def _large(
 def _in_tiles(
     program: Program, views: list[ndarray], out: Array, fresh: bool, params: Params
 ) -> None:
-    """Evaluate into `out` by a kernel in C, or tile by tile: then it is worked in if it is fresh.
+    """Evaluate into `out`: by a kernel in C, or tile by tile, where a fresh one is also worked in.
 
     No comprehensions: each would be a call per tile.
     """
@@ -451,9 +477,8 @@ def _in_tiles(
     if flat:  # cut more quickly
         views, out = [a.reshape(-1) for a in views], out.reshape(-1)
     direct = out.dtype == work and out.flags.c_contiguous
-    if program.kernel is not None and settings.compiled and direct and flat and not any(widened):
-        compiled.run(program.kernel, (*views, out), (), program.constants(**params), out.size,
-                     compiled.ALL)
+    if (program.kernel is not None and settings.compiled and direct and flat
+            and not any(widened) and _by_kernel(program, views, out, params)):
         return
     numbers = program.numbers(**params)
     shared = fresh and direct and program.floats > 0
@@ -483,6 +508,17 @@ def _in_tiles(
                      *buffers[:held], *masks)
         if not direct:
             place[...] = target
+
+
+def _by_kernel(program: Program, views: list[ndarray], out: Array, params: Params) -> bool:
+    """Evaluate by the kernel in C; False if NumPy is to compute it once more, for its warnings.
+
+    It is where numbers were compared: for NaN that raises the flag of invalid values in C.
+    """
+    flags = compiled.run(cast(int, program.kernel), (*views, out), (),
+                         program.constants(**params), out.size, program.silent)
+    return not (flags & compiled.INVALID and program.compares
+                and not any(np.may_share_memory(a, out) for a in views))
 
 
 @lru_cache(16)

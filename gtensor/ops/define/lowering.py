@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ _SLOPE = (
      4.0163412132073955, 0.021550504997743716),
     (111701.80177142502, 32895.51896815228, 4577.564452374487, 393.5294105101043,
      21.45083173068162, 1.0))
-_SLOPE_END = 5.9  # where it is 1 or 0 exactly, as it is beyond: off by 6e-8 there
+_SLOPE_END = 5.89  # where it is 1 or 0 exactly, contracted or not: off by 7e-8, as it is beyond
 
 
 def _polynomial(x: Node, coefficients: Sequence[float]) -> Any:
@@ -149,7 +149,7 @@ def lowered(roots: tuple[Node, ...], dtype: np.dtype) -> tuple[Node, ...]:
     return tuple([m if isinstance(m, Node) else trace.leaf("constant", m) for m in made])
 
 
-def uniform_operands(roots: Iterable[Node]) -> list[Node]:
+def uniform_operands(*roots: Node) -> list[Node]:
     """What is the same for all elements, depends on parameters and is an operand of what varies."""
     return list(dict.fromkeys(
         a for n in in_order(*roots) if n.children and not n.uniform

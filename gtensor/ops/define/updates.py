@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from ml_dtypes import finfo
 
-from gtensor.backend import host
+from gtensor.backend import compiled, host
 from gtensor.backend.multi_tensor import Tensors, launch_apart
 from gtensor.engine.run.writable import count_write
 from gtensor.engine.tape.op import Op
@@ -62,13 +62,24 @@ class _Chosen(NamedTuple):
     numbers: tuple[tuple[Array, ...], tuple[Array, ...]]
     rare: Program | None
     given: list[Params]  # what the numbers were made of, and those of `rare`
+    in_c: Program | None  # has a kernel, which always limits
+    constants: tuple[float, ...]  # of it
 
     def at(self, step: int) -> _Chosen:
         """The same for another step, of the same program."""
         given = []
         for params in self.given:
             given.append({**params, "step": step})
-        return self._replace(step=step, given=given, numbers=self.program.numbers(**given[0]))
+        return self._replace(step=step, given=given, numbers=self.program.numbers(**given[0]),
+                             constants=_constants(self.in_c, given))
+
+    def by_kernel(self, arrays: Sequence[Array]) -> bool:
+        """Whether contiguous arrays in the dtype that is computed in were written by a kernel."""
+        made = self.in_c
+        if made is None or made.kernel is None or not settings.compiled:
+            return False
+        compiled.run(made.kernel, (*arrays,), (), self.constants, arrays[0].size, made.silent)
+        return True
 
     def full(self, size: int) -> list[Array]:
         """Arrays of so many elements that hold one number each."""
@@ -78,7 +89,8 @@ class _Chosen(NamedTuple):
               ) -> None:
         """One tile of contiguous arrays in the dtype that is computed in; `rows` are filled ones,
         and buffers."""
-        if not self.program.tile(*arrays, *self.numbers[0], *rows):
+        if not self.by_kernel(arrays) and not (
+                self.program.tile(*arrays, *self.numbers[0], *rows)):
             self.write_limited(arrays, limited)
 
     def write_limited(self, arrays: Sequence[Array], rows: Sequence[Array]) -> None:
@@ -91,6 +103,10 @@ class _Chosen(NamedTuple):
             parts = [a[start:start + SMALL] for a in flat]
             size = parts[0].size
             self.rare.tile(*parts, *numbers, *[row[:size] for row in (*full, *rows)])
+
+
+def _constants(program: Program | None, given: list[Params]) -> tuple[float, ...]:
+    return () if program is None else program.constants(**given[-1])
 
 
 class _Tiles:
@@ -133,6 +149,8 @@ def _in_tiles(
     last: tuple[int, ...] | None = None
     for arrays in tensors:
         target = arrays[0]
+        if target.ndim == 1 and count == program.floats and chosen.by_kernel(arrays):
+            continue
         for key in flat_tiles(target.size) if target.ndim == 1 else whole_tiles(target.shape):
             places = [*map(itemgetter(key), arrays)]  # a comprehension is a call
             if places[0].shape != last:
@@ -329,8 +347,9 @@ class Update:
                 all_given = [{**given, "most": None}, given]
                 rare = self._program(dtype, count, given)
         program = self._program(dtype, count, all_given[0])
+        in_c = rare or program if (rare or program).kernel is not None else None
         return _Chosen(params, step, dtype, count, program, program.numbers(**all_given[0]), rare,
-                       all_given)
+                       all_given, in_c, _constants(in_c, all_given))
 
     def _program(self, dtype: np.dtype, arrays: int, params: Params) -> Program:
         """For a tensor of so many arrays, with the flags of these parameters."""
@@ -462,7 +481,8 @@ class Prepared:
                     found = buffers[program, shape] = program.buffers(shape)
                 if known.numbers[1]:
                     found = (*[a.reshape(shape) for a in known.full(target.size)], *found)
-                if not program.tile(target, g, *state, *known.numbers[0], *found):
+                if not known.by_kernel((target, g, *state)) and not (
+                        program.tile(target, g, *state, *known.numbers[0], *found)):
                     assert known.rare is not None
                     known.write_limited((target, g, *state), known.rare.buffers((SMALL,)))
         finally:
