@@ -5,6 +5,10 @@
 // at most. The caller takes ranges, too. It never waits for a thread that has not taken one: waking
 // a thread takes longer than a small call.
 //
+// A thread that has taken a range and loses its core delays the call until it has one again. So calls
+// measure themselves: one that took longer than the caller alone would have makes the next ones do
+// without the pool, four at first, twice as many each time that this happens again.
+//
 // One mutex guards all that is here. It is held while a range is taken or counted, never while one
 // is done. Threads wait at a condition and use no time.
 //
@@ -18,8 +22,11 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
+#include <time.h>
 
 #define MOST_THREADS 256
+#define MOST_ALONE 256  // calls that do without the pool before it is tried again
+#define TOLERATED 1e-4  // seconds that a call may take longer: a thread wakes in half of that
 #define RANGES 4  // per thread and call: what one is late by is a quarter of its part
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -29,6 +36,8 @@ static pthread_once_t at_forks = PTHREAD_ONCE_INIT;
 
 static int threads = 1;  // wanted, with the caller
 static int started = 0;  // in this process, without the caller
+static int without = 0;  // so many further calls do without the pool
+static int next_without = 4;
 static _Thread_local int alone = 0;
 
 // The call that has the pool; work is NULL if there is none.
@@ -42,8 +51,8 @@ static struct {
     fenv_t environment;        // of the caller
 } call;
 
-// Take a range and do it; the mutex is held before and after. Returns 0 if none was left.
-static int do_next(void) {
+// Take a range and do it; the mutex is held before and after. Returns the number of its items.
+static int64_t do_next(void) {
     gt_range *work = call.work;
     void *job = call.job;
     int64_t begin = call.next, end = call.count;
@@ -53,7 +62,7 @@ static int do_next(void) {
     pthread_mutex_unlock(&lock);
     work(job, begin, end);
     pthread_mutex_lock(&lock);
-    return 1;
+    return end - begin;
 }
 
 static void *help(void *number) {
@@ -105,6 +114,21 @@ static void in_child(void) {
 
 static void guard_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
 
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// Note how long a call took, of which the caller did `own` of `count` items in `busy` seconds.
+static void judge(double whole, double busy, int64_t own, int64_t count) {
+    double one_thread = busy * (double)count / (double)own;
+    if (whole < one_thread) next_without = 4;
+    if (whole < one_thread + TOLERATED) return;
+    without = next_without;
+    if (next_without < MOST_ALONE) next_without *= 2;
+}
+
 void gt_parallel(gt_range *work, void *job, int64_t count, int64_t least) {
     if (least < 1) least = 1;
     int helps = !alone && count / least > 1;
@@ -113,6 +137,7 @@ void gt_parallel(gt_range *work, void *job, int64_t count, int64_t least) {
         pthread_mutex_lock(&lock);
         if (!call.work && threads > 1) start(threads - 1);
         helps = !call.work && threads > 1 && started;
+        if (helps && without) helps = 0, without--;
         if (!helps) pthread_mutex_unlock(&lock);
     }
     if (!helps) {
@@ -128,10 +153,13 @@ void gt_parallel(gt_range *work, void *job, int64_t count, int64_t least) {
     call.job = job;
     call.flags = 0;
     fegetenv(&call.environment);
+    int64_t own = 0, done;
+    double began = seconds();
     pthread_cond_broadcast(&work_is_there);
-    while (do_next()) {
-    }
+    while ((done = do_next())) own += done;
+    double busy = seconds() - began;
     while (call.running) pthread_cond_wait(&range_is_done, &lock);
+    judge(seconds() - began, busy, own, count);
     int flags = call.flags;
     call.work = NULL;
     pthread_mutex_unlock(&lock);
@@ -141,6 +169,8 @@ void gt_parallel(gt_range *work, void *job, int64_t count, int64_t least) {
 void gt_set_threads(int count) {
     pthread_mutex_lock(&lock);
     threads = count < 1 ? 1 : count > MOST_THREADS ? MOST_THREADS : count;
+    without = 0;
+    next_without = 4;
     pthread_mutex_unlock(&lock);
 }
 

@@ -13,14 +13,14 @@ typedef void gt_range(void *job, int64_t begin, int64_t end);
 // An item is done once, by one thread, so results do not depend on the number of threads if no
 // item reads or writes what another one writes. The ranges are done by the calling thread and the
 // pool's. One thread does all of them, in order, where gt_get_threads() says 1, for a call within
-// a range, and while another thread has the pool.
+// a range, while another thread has the pool, and for some calls after the pool was late.
 //
 // The flags of the floating-point unit are then those that one thread would have raised. Ranges run
 // with its rounding mode and its control of denormal numbers. Call it without the GIL.
 void gt_parallel(gt_range *work, void *job, int64_t count, int64_t least);
 
 // The number of threads of later calls, the calling one included; at least 1. Threads are started
-// at the first call that needs them.
+// at the first call that needs them. That the pool was late is forgotten.
 void gt_set_threads(int count);
 
 // How many threads a call from this thread uses at most.

@@ -26,6 +26,8 @@ PLANTED = {
         "    started = 0;\n", "", "wrong: the pool of a fork"),
     "flags of the pool's threads are lost": (
         "    if (flags) feraiseexcept(flags);\n", "", "wrong: the flags after a call"),
+    "threads that are late are asked again": (
+        "    without = next_without;\n", "", "wrong: threads that are late"),
     "the pool's threads round in their own way": (
         "        fesetenv(&call.environment);\n", "", "wrong: the rounding mode"),
 }

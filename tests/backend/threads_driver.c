@@ -86,6 +86,7 @@ static void check_flags(void) {
         Division job = {0.0, 0.0, pthread_self(), 0};
         feclearexcept(FE_ALL_EXCEPT);
         feraiseexcept(FE_INVALID);
+        gt_set_threads(2);
         gt_parallel(divide, &job, 1000, 1);
         int raised = fetestexcept(FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW);
         if (raised != (job.divided ? FE_INVALID | FE_DIVBYZERO : FE_INVALID))
@@ -95,12 +96,30 @@ static void check_flags(void) {
     fesetround(before);
 }
 
+static void late(void *given, int64_t begin, int64_t end) {
+    Job *job = given;
+    if (!pthread_equal(job->caller, pthread_self()) && ++job->nested) usleep(1000);
+    for (volatile int64_t i = begin; i < end; i++) {
+    }
+}
+
+// Threads that are late are asked more and more rarely.
+static void check_late(void) {
+    Job job = {NULL, NULL, NULL, 0, pthread_self()};
+    gt_set_threads(2);
+    for (int i = 0; i < 2000; i++) gt_parallel(late, &job, 100000, 1);
+    if (job.nested > 100) wrong("threads that are late, which were asked again and again");
+}
+
 static void check_fork(void) {
     pid_t child = fork();
     if (!child) {
         unsigned seed = 7;
         by_others = 0;
-        for (int i = 0; i < 20 || (!by_others && i < 20000); i++) check_call(&seed);
+        for (int i = 0; i < 20 || (!by_others && i < 20000); i++) {
+            gt_set_threads(2);
+            check_call(&seed);
+        }
         if (!by_others) wrong("the pool of a fork, whose threads did nothing");
         _exit(0);
     }
@@ -115,7 +134,7 @@ static void *caller(void *given) {
     for (int i = 0; i < calls; i++) {
         check_call(seed);
         if (leads && i % 50 == 0) check_flags();
-        if (leads && i % 70 == 0) gt_set_threads(2 + i / 70 % 3);
+        if (leads) gt_set_threads(2 + i / 70 % 3);
         if (leads && i % 200 == 100) check_fork();
     }
     return NULL;
@@ -133,6 +152,8 @@ int main(int count, char **words) {
     unsigned seeds[CALLERS];
     gt_set_threads(atoi(words[2]));
     check_alone();
+    check_late();
+    gt_set_threads(atoi(words[2]));
     for (unsigned i = 0; i < CALLERS; i++) {
         seeds[i] = (unsigned)atoi(words[1]) << 8 | i;
         pthread_create(&threads[i], NULL, caller, &seeds[i]);
