@@ -93,7 +93,10 @@ static PyObject *run(PyObject *module, PyObject *const *given, Py_ssize_t count)
     Job job = {kernel, &call};
     int64_t each = items > 0 ? largest / items : 0;
     Py_BEGIN_ALLOW_THREADS
-    flags = gt_parallel(range, &job, items, each ? LEAST_BYTES / each : LEAST_BYTES);
+    feclearexcept(FE_ALL_EXCEPT);
+    gt_parallel(range, &job, items, each ? LEAST_BYTES / each : LEAST_BYTES);
+    flags = fetestexcept(FE_ALL_EXCEPT);
+    feclearexcept(FE_ALL_EXCEPT);
     Py_END_ALLOW_THREADS
     result = PyLong_FromLong((flags & FE_DIVBYZERO ? 1 : 0) | (flags & FE_OVERFLOW ? 2 : 0) |
                              (flags & FE_UNDERFLOW ? 4 : 0) | (flags & FE_INVALID ? 8 : 0));
