@@ -15,6 +15,7 @@ from call_scopes import replaced
 
 from gtensor.backend.host_device import HostDevice
 from gtensor.engine.handle import tensor
+from gtensor.engine.handle.methods import Methods
 from gtensor.engine.handle.node import FREE, WALKED
 from gtensor.engine.handle.storage import Storage
 from gtensor.engine.handle.tensor import Tensor
@@ -30,6 +31,7 @@ from gtensor.hostcuda.libraries import cub, cublas, cublaslt, cufft, curand, cus
 from gtensor.memory.arena.chunks import Chunk
 from gtensor.memory.arena.free_lists import BlockPool
 from gtensor.ops.define import batching, formula_numpy
+from gtensor.system.bus import bus
 from gtensor.train import trainer
 
 Context = AbstractContextManager[Any]
@@ -350,6 +352,31 @@ def version_not_counted() -> Context:
         target._storage.version = target._version = before
         return target
     return patch.object(in_place, "write", write)
+
+
+def short_write_not_counted() -> Context:
+    """the short text of an in-place operator does not increase the version of the storage"""
+    right = Tensor.__imul__
+
+    def multiply(x: Tensor, other: object) -> Tensor:
+        before = x._own_storage().version
+        result = right(x, other)
+        if not bus.listeners:
+            x._storage.version = x._version = before
+        return result
+    return patch.object(Methods, "__imul__", multiply)
+
+
+def short_view_apart() -> Context:
+    """the short text of a slice makes a storage of its own"""
+    right = Tensor.__getitem__
+
+    def get_item(x: Tensor, key: object) -> Tensor:
+        result = right(x, key)
+        if not bus.listeners:
+            result._storage = Storage()
+        return result
+    return patch.object(Methods, "__getitem__", get_item)
 
 
 def views_left_behind() -> Context:

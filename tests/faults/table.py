@@ -139,6 +139,7 @@ class Fault:
 
 
 _STATES = "engine.test_graph_states"
+_SHORT = "engine.test_short_calls"
 _WALK = "engine.test_walk"
 _IN_PLACE = "engine.test_added_in_place"
 _FORMS = "engine.test_in_place_forms"
@@ -277,6 +278,10 @@ FAULTS = [
     # the graph
     Fault("every in-place write increases the version", plants.version_not_counted,
           ByTest(_STATES, "test_an_overwritten_save_names_the_op_and_the_line")),
+    Fault("a short text counts its write", plants.short_write_not_counted,
+          ByTest(_SHORT, "test_a_write", how="plain", form="*=")),
+    Fault("a short text of a view shares the storage", plants.short_view_apart,
+          ByTest(_SHORT, "test_a_view_or_a_joined_tensor", dtype="float32", how="plain")),
     Fault("views see what an in-place form writes", plants.views_left_behind,
           ByTest(_FORMS, "test_a_view_and_its_base_see_the_write")),
     Fault("an in-place form leaves records what they saved", plants.kept_input_overwritten,

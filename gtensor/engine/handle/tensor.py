@@ -174,7 +174,10 @@ class Tensor(Interchange, Methods):
 
         Raises ValueError for another number of elements.
         """
-        if self._array.size != 1:
+        array = self._array
+        if type(array) is np.ndarray and array.size == 1 and not bus.listeners:
+            return array.item()
+        if array.size != 1:
             raise ValueError(f"item() was called on a tensor of shape {self.shape}; "
                              "wanted one element (tolist() gives all)")
         return self._value()

@@ -28,6 +28,7 @@ from gtensor.ops.define.cpu_tiles import (
 )
 from gtensor.ops.define.path_builders import once
 from gtensor.ops.define.sums import row_sums
+from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Params, Path
@@ -61,6 +62,11 @@ def _reader(x: Array, buffers: int) -> Callable[[int, np.ndarray], np.ndarray]:
     return read
 
 
+def _is_one_tile(x: Array) -> bool:
+    """Whether the loop over tiles would cost more than the rows."""
+    return x.size < SMALL and x.itemsize > 2 and x.size <= settings.tile_elements
+
+
 def _exponentials(rows: np.ndarray, terms: np.ndarray) -> None:
     """terms = exp(rows) up to a factor of each row's, so that no sum overflows or vanishes."""
     moderate = rows.size >= SMALL and rows.max() <= _MODERATE and rows.min() >= -_MODERATE
@@ -77,9 +83,13 @@ def _softmax_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
     source, result = _last(x, axis), _last(out, axis)
     if rows.softmax("softmax", result, source, quiet=True):
         return out
-    read = _reader(source, 1)
     # a row of -infinity only becomes NaN, as in PyTorch
     with np.errstate(invalid="ignore", over="ignore"):
+        if _is_one_tile(x):
+            _exponentials(source, result)
+            np.divide(result, row_sums(result), out=result)
+            return out
+        read = _reader(source, 1)
         broadcast_directly(source.shape[-1])
         for tile in row_tiles(source.shape, _FACTOR):
             part, target = read(0, source[tile]), result[tile]
@@ -99,9 +109,13 @@ def _log_softmax_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
     source, result = _last(x, axis), _last(out, axis)
     if rows.softmax("log_softmax", result, source, quiet=True):
         return out
-    read = _reader(source, 1)
-    scratch = host().workspace(row_tile_size(source.shape, _FACTOR), computed_in(x.dtype))
     with np.errstate(invalid="ignore", over="ignore"):  # half types: down to -infinity
+        if _is_one_tile(x):
+            np.subtract(source, row_maxima(source), out=result)
+            np.subtract(result, np.log(row_sums(np.exp(result))), out=result)
+            return out
+        read = _reader(source, 1)
+        scratch = host().workspace(row_tile_size(source.shape, _FACTOR), computed_in(x.dtype))
         broadcast_directly(source.shape[-1])
         for tile in row_tiles(source.shape, _FACTOR):
             part, target = read(0, source[tile]), result[tile]
@@ -293,4 +307,6 @@ def _normalized(op: Op, input: Tensor, dim: int | None, dtype: DTypeLike | None)
     if dim is None:
         raise TypeError(f"{name} was given dim=None; wanted the axis whose values add up to 1, "
                         "such as dim=-1")
+    if type(dim) is int and dtype is None and -input.ndim <= dim < input.ndim:
+        return op(input, axis=dim - input.ndim if dim >= 0 else dim)
     return along_one(op, input if dtype is None else input.astype(dtype), dim, name)

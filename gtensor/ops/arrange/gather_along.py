@@ -15,7 +15,9 @@ from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, resized
 from gtensor.ops.define.arguments import given_axis, takes_arrays
 from gtensor.ops.define.batching import trailing
+from gtensor.ops.define.cpu_tiles import SMALL
 from gtensor.ops.define.path_builders import placed, settled
+from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -37,9 +39,27 @@ def _key(device: Device, indices: Array, shape: tuple[int, ...], axis: int) -> t
 def _take_along(
     device: Device, x: Array, indices: Array, *, axis: int, out: Array | None = None
 ) -> Array:
+    if out is None and axis == -1 and device.type == "cpu" and indices.size >= SMALL and (
+            indices.shape[:-1] == x.shape[:-1] and indices.dtype.char in "lq"
+            and x.flags.c_contiguous and indices.view(np.uint64).max() < x.shape[-1]):
+        return _taken_flat(device, x, indices)  # none is negative: it would be large
     key = _key(device, indices, x.shape, axis)
     refuse_places(device, key, x.shape)
     return settled(x[key], out)
+
+
+def _taken_flat(device: Device, x: Array, indices: Array) -> Array:
+    """Along the last axis, by places in all of x: NumPy adds up no key for each element then."""
+    columns, width = x.shape[-1], indices.shape[-1]
+    out = device.empty(indices.shape, x.dtype, "take_along_axis")
+    flat, each, taken = x.reshape(-1), indices.reshape(-1, width), out.reshape(-1, width)
+    step = max(1, settings.tile_elements // width)
+    for start in range(0, len(each), step):
+        part = each[start:start + step]
+        places = part + np.arange(start * columns, (start + len(part)) * columns, columns)[:, None]
+        # with "raise" NumPy would buffer `out`
+        np.take(flat, places, out=taken[start:start + step], mode="clip")
+    return out
 
 
 def _scatter_along(

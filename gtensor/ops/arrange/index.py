@@ -124,6 +124,11 @@ unslice = op(
 def _gather_path(
     device: Device, x: Array, *indices: Array, key: Key, out: Array | None = None
 ) -> Array:
+    if out is None and len(key) == len(indices) == 1 and device.type == "cpu":
+        places = indices[0]  # of the first axis: most often few
+        if places.dtype.kind == "i" and places.ndim and x.ndim and (
+                x.nbytes * places.size < settings.arena_min_bytes * max(1, len(x))):
+            return x[places]
     key = filled(key, indices)
     refuse_places(device, key, x.shape)
     rows = rows_of(x, key)

@@ -393,14 +393,26 @@ def _broadcast(
         return device.empty(shape, x.dtype, "broadcast_to")  # NumPy's would be read-only
     if out is None and x.size == prod(shape):
         return x.reshape(shape)  # only axes of size 1 are new: an ordinary, writable view
-    if out is None and x.size == 1 and isinstance(x, np.ndarray) and x.dtype.kind != "V":
-        view = np.ndarray(shape, x.dtype, x, 0, (0,) * len(shape))  # quicker than `broadcast_to`
-        view.flags.writeable = False
-        return view
+    if out is None and isinstance(x, np.ndarray) and x.dtype.kind != "V" and (
+            x.flags.c_contiguous and len(shape) >= x.ndim):
+        return _read_everywhere(x, shape)
     if out is None:
         return device.xp.broadcast_to(x, shape)
     out[...] = x
     return out
+
+
+def _read_everywhere(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """NumPy's `broadcast_to`, of contiguous elements, which takes longer to iterate over both."""
+    new = len(shape) - x.ndim
+    strides = [0] * new
+    for size, wanted, step in zip(x.shape, shape[new:], x.strides, strict=True):
+        if size != wanted and size != 1:
+            raise ValueError(f"shape mismatch: objects cannot be broadcast to {shape}")
+        strides.append(step if size == wanted else 0)
+    view = np.ndarray(shape, x.dtype, x, 0, strides)
+    view.flags.writeable = False
+    return view
 
 
 def _broadcast_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -417,6 +429,17 @@ _broadcast_op = op(
 )
 
 
+def _broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array of `shape` broadcasts to the wanted one."""
+    new = len(wanted) - len(shape)
+    if new < 0 or wanted and min(wanted) < 0:
+        return False
+    for n, m in zip(shape, wanted[new:], strict=True):  # noqa: SIM110  a generator costs more
+        if n not in (1, m):
+            return False
+    return True
+
+
 @takes_arrays
 def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
     """x repeated to `shape` without a copy: a view whose elements share memory.
@@ -426,11 +449,7 @@ def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
     Raises ValueError where an axis, counted from the last, is neither 1 nor of that length.
     """
     wanted = integers(shape)
-    try:
-        fits = np.broadcast_shapes(x.shape, wanted) == wanted
-    except ValueError:
-        fits = False
-    if not fits:
+    if not _broadcasts(x._array.shape, wanted):
         raise ValueError(f"broadcast_to of a tensor of shape {x.shape} to {wanted}; wanted axes "
                          "that agree or are 1, counted from the last")
     return _broadcast_op(x, shape=wanted)

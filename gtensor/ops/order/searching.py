@@ -114,6 +114,8 @@ def _searched(x: Tensor, axis: int | None, name: str) -> int | None:
 def _count_cpu(
     x: Array, *, axis: tuple[int, ...], keepdims: bool = False, out: Array | None = None
 ) -> Array:
+    if out is None and len(axis) == x.ndim and not keepdims:
+        return np.asarray(np.count_nonzero(x), _INT64)
     if out is None:
         out = host().empty(kept_shape(x.shape, axis, keepdims), _INT64, "count_nonzero")
     if len(axis) == x.ndim:
