@@ -36,9 +36,10 @@ class autocast(Block):
 
     Matrix products, convolutions and attention cast inputs of half types and float32 to `dtype`;
     exponentials, powers, sums, norms, softmax and losses cast them to float32; other ops take them
-    as they are, and mixed inputs give the widest dtype. docs/ops.md has the policy of every op.
-    Float64 is never cast, and writes in place are not either. Gradients of what was cast have its
-    dtype. Blocks nest; backward rules run in the dtypes of the forward pass, and belong outside.
+    as they are, and mixed inputs give the widest dtype. docs/ops.md has the policy of every public
+    op. Float64 is never cast, and writes in place are not either. Gradients of what was cast have
+    its dtype. Blocks nest; backward rules run in the dtypes of the forward pass, so they belong
+    outside.
 
     PyTorch's calls, with the type of a device first, are accepted: `autocast("cuda", dtype)`. Ops
     on every device are cast all the same; without a dtype it is PyTorch's for that device, float16

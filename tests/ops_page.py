@@ -39,6 +39,7 @@ from gtensor.engine.tape.op import Op, registry
 from gtensor.engine.tape.samples import Sample
 from gtensor.engine.walk.slots import RawStep
 from gtensor.ops.define import batching
+from gtensor.system.foreign_names import ALIASES
 from gtensor.testing.cases import samples_of
 
 ON_GPU = Path(__file__).resolve().parents[1] / "profiling" / "results" / "h200" / "ops.json"
@@ -47,6 +48,9 @@ NONE = "-"
 HEAD = """# All ops
 
 {counts}
+
+The others are parts of rules, or of public functions of another name: `gt.nn.functional.huber_loss`
+runs the op `huber`.
 
 This page is written by `PYTHONPATH=tests python -m ops_page > docs/ops.md`; a test compares it.
 
@@ -79,6 +83,20 @@ This page is written by `PYTHONPATH=tests python -m ops_page > docs/ops.md`; a t
 _NAMES = ("op", "dtypes", "saves", "passes", "derivatives", "vmap", "complex", "autocast", "CPU",
           "CUDA", "GPU")
 COLUMNS = f"| {' | '.join(_NAMES)} |\n|{' --- |' * len(_NAMES)}"
+
+
+# -- public names ----------------------------------------------------------------------------------
+
+
+@cache
+def public_names() -> set[str]:
+    """The names of ops that a program can call: functions, methods, and their names elsewhere."""
+    names = {*dir(gt.Tensor), *ALIASES["gtensor"], *ALIASES["gtensor.Tensor"]}
+    for space in (gt, gt.linalg, gt.fft, gt.nn.functional):
+        for name in space.__all__:
+            value = getattr(space, name)
+            names.add(value.name if isinstance(value, Op) else name)
+    return names
 
 
 # -- families --------------------------------------------------------------------------------------
@@ -381,13 +399,16 @@ def markdown() -> str:
         for module, names in families().items():
             home = f"gtensor.{module if module == 'distributed' else f'ops.{module}'}"
             doc = inspect.getdoc(importlib.import_module(home)) or ""
-            rows = [row(name) for name in names]
+            rows = [row(name) for name in names if name in public_names()]
             cells += rows
+            if not rows:
+                continue
             parts += [f"\n## {module}\n\n{doc.splitlines()[0]}\n", COLUMNS,
                       *(f"| {' | '.join(r)} |" for r in rows)]
     modes = [r[4] for r in cells]
     counts = (
-        f"{len(cells)} ops: {sum(m.startswith('reverse') for m in modes)} with rules of their own, "
+        f"{len(registry)} ops, of which {len(cells)} have a public name and stand here: "
+        f"{sum(m.startswith('reverse') for m in modes)} with rules of their own, "
         f"{modes.count('composed')} recorded as others, {modes.count('zero')} constant almost "
         f"everywhere, {modes.count('none')} without a derivative; "
         f"{sum(r[10] == 'yes' for r in cells)} proven on a GPU.")

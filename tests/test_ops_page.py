@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import ops_page
 import pytest
 
+import gtensor as gt
 from gtensor.engine.tape.op import Op, registry
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "ops.md"
@@ -28,6 +30,15 @@ def test_the_document_is_the_registry() -> None:
     assert DOCUMENT.read_text(encoding="utf-8") == text, (
         "docs/ops.md is not of these ops; write it anew: "
         "PYTHONPATH=tests python -m ops_page > docs/ops.md")
+
+
+def test_a_row_has_a_name_that_programs_can_call() -> None:
+    names = re.findall(r"^\| `(\w+)` ", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(names) > 100 and not {"huber", "tanh_grad", "fft_c2c"} & {*names}
+    spaces = (gt, gt.linalg, gt.fft, gt.nn.functional, gt.Tensor, gt.zeros(1))
+    exported = {value.name for space in spaces[:4] for name in space.__all__
+                if isinstance(value := getattr(space, name), Op)}
+    assert not [n for n in names if n not in exported and not any(hasattr(s, n) for s in spaces)]
 
 
 def test_every_op_is_defined_in_the_folder_of_its_family() -> None:
