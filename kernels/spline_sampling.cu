@@ -181,7 +181,7 @@ __device__ inline gt_index gt_elements(const gt_index *sizes) {
 }
 
 template <typename T>
-__global__ void spline_sample(const T *x, const T *coords, T *out, gt_float<T> fill, gt_index batch,
+__global__ void spline_sample(const T *x, const T *coords, T *out, double fill, gt_index batch,
                               gt_index points, gt_index n0, gt_index n1, gt_index n2, gt_index n3,
                               gt_index n4, gt_index n5, gt_index mode, gt_index derivative) {
   const gt_index sizes[GT_MOST_AXES] = {n0, n1, n2, n3, n4, n5};
@@ -191,7 +191,8 @@ __global__ void spline_sample(const T *x, const T *coords, T *out, gt_float<T> f
     gt_place<gt_float<T>> place;
     const bool outside = place.find(coords + row * GT_AXES * points + point, points, sizes,
                                     static_cast<int>(mode), derivative);
-    out[i] = gt_down<T>(outside ? fill : gt_over<T, 0>::sum(x + row * elements, place));
+    const gt_float<T> value = gt_over<T, 0>::sum(x + row * elements, place);
+    out[i] = gt_down<T>(outside ? static_cast<gt_float<T>>(fill) : value);
   }
 }
 

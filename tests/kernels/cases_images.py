@@ -25,7 +25,7 @@ def _sampled(grid: tuple[int, int], mode: str, batch: int, points: int, blocks: 
         coords = coords.astype(dtype)
         out, g = unwritten((batch, points), dtype), normal(rng, (batch, points), dtype)
         executor.raw(FILE, "spline_sample", dtype, (blocks,), (64,), [
-            x, coords, out, dtype.type(0.5), batch, *sizes])
+            x, coords, out, 0.5, batch, *sizes])
         high, low = (np.zeros(x.shape, np.uint64) for _ in range(2))
         lost, exponent = np.zeros(x.shape, np.uint32), np.array([4], np.int32)
         executor.raw(FILE, "spline_spread", dtype, (blocks,), (64,), [
@@ -54,7 +54,7 @@ def _slope(axis: int) -> Case:
         coords = (rng.uniform(0.2, 3.8, (1, 2, 9))).astype(dtype)
         out = unwritten((1, 9), dtype)
         executor.raw(FILE, "spline_sample", dtype, (1,), (64,), [
-            x, coords, out, dtype.type(0), 1, *sizes_of((6, 5), 9, "mirror", orders)])
+            x, coords, out, 0.0, 1, *sizes_of((6, 5), 9, "mirror", orders)])
         ends = []
         for sign in (1, -1):
             moved = coords[0].astype("f8")

@@ -333,7 +333,7 @@ def _sample_gpu(
     found = xp.empty((*lead, points), work)
     _launch("spline_sample", lead, points, order, len(grid), work, (
         *(xp.ascontiguousarray(a.astype(work, copy=False)) for a in (x, coords)), found,
-        work.type(0.0 if any(derivative) else cval), prod(lead),
+        0.0 if any(derivative) else float(cval), prod(lead),
         *sizes_of(grid, points, mode, derivative)))
     return settled(found.astype(x.dtype, copy=False), out)
 
@@ -463,7 +463,7 @@ spline_sample = op(
     saves={"x": "coords", "coords": "x coords"}, backward=_sample_backward,
     tangent=_sample_tangent, batch=trailing,
     samples=[Sample(((*lead, *grid), (*lead, len(grid), points)), (normal, _places), {
-        "order": order, "mode": mode, "cval": 0.0, "derivative": derivative})
+        "order": order, "mode": mode, "cval": 0.5, "derivative": derivative})
         for lead, grid, points, order, mode, derivative in _CASES],
     doc="Sums of B-splines at places (axes, points), or their derivatives. Parameters: order, mode "
         "(beyond the edges), cval, derivative (its order along each axis).",
