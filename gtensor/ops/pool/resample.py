@@ -48,7 +48,8 @@ def _multiply_blocks(
     matrix: Mixing, axis: int, x: np.ndarray, total: np.ndarray, add: bool
 ) -> None:
     """total = the matrix times x along a negative axis, or added to it: products of its blocks."""
-    rows, columns = (a.reshape(*a.shape[:axis], a.shape[axis], -1) if axis < -1 else
+    trail = prod(x.shape[axis:][1:])
+    rows, columns = (a.reshape(*a.shape[:axis], a.shape[axis], trail) if axis < -1 else
                      np.atleast_2d(a).swapaxes(-1, -2) for a in (total, x))
     for to, of, part in matrix.blocks:
         block, source, target = part.astype(x.dtype, copy=False), columns[..., of, :], rows[
