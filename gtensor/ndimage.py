@@ -36,7 +36,7 @@ from gtensor.creation.new_tensors import arange, asarray
 from gtensor.nn.functional import pad
 from gtensor.ops import reshape, where
 from gtensor.ops.arrange.shape import axis_indices, broadcast_to
-from gtensor.ops.define.arguments import floats, of_half, takes_arrays
+from gtensor.ops.define.arguments import floats, of_half, takes_arrays, want_number
 from gtensor.ops.pool.mixing import matrix as matrix_of
 from gtensor.ops.pool.resample import resample
 from gtensor.ops.pool.spline_sampling import MOST_AXES, MOST_ORDER, spline_sample
@@ -55,8 +55,11 @@ _MODES = ("constant", "grid-constant", "grid-mirror", "grid-wrap", "mirror", "ne
 _PADDED = 12  # elements by which SciPy, too, continues an image before it is filtered
 
 
-def _image(name: str, input: Tensor, order: int | None, mode: str) -> Tensor:
+def _image(
+    name: str, input: Tensor, order: int | None, mode: str, cval: float = 0.0
+) -> Tensor:
     """The image in a dtype that is computed in. Raises what the functions say they raise."""
+    want_number(name, cval=cval)
     if input.dtype.kind == "c":
         raise TypeError(f"{name} of a tensor of dtype {input.dtype}; wanted real numbers, such as "
                         "those of gt.real(x) and gt.imag(x)")
@@ -163,7 +166,7 @@ def map_coordinates(
 
         gt.ndimage.map_coordinates(gt.arange(4.0), gt.tensor([[0.5, 2.0]]), order=1)   # [0.5, 2]
     """
-    x = _image("map_coordinates", input, order, mode)
+    x = _image("map_coordinates", input, order, mode, cval)
     if not coordinates.ndim or coordinates.shape[0] != x.ndim:
         raise ValueError(f"map_coordinates was given coordinates of shape {coordinates.shape} for "
                          f"an input of shape {input.shape}; wanted ({x.ndim}, ...)")
@@ -207,7 +210,7 @@ def affine_transform(
 
         gt.ndimage.affine_transform(image, gt.eye(2), gt.tensor([0.5, 0.0]))   # moved up by 1/2
     """
-    x = _image("affine_transform", input, order, mode)
+    x = _image("affine_transform", input, order, mode, cval)
     axes = x.ndim
     shift = offset if not isinstance(offset, (int, float)) else float(offset)
     if matrix.ndim == 2 and matrix.shape[1] == axes + 1 and matrix.shape[0] in (axes, axes + 1):
@@ -259,11 +262,10 @@ def zoom(
 
         gt.ndimage.zoom(gt.tensor([0.0, 2.0]), 1.5, order=1)           # [0, 1, 2]
     """
-    x = _image("zoom", input, order, mode)
-    factors = [zoom] * x.ndim if isinstance(zoom, (int, float)) else list(zoom)
-    if len(factors) != x.ndim or not all(0 <= f < float("inf") for f in factors):
-        raise ValueError(f"zoom was given zoom={zoom} for an input of shape {input.shape}; wanted "
-                         "one factor of 0 or more, or one for each axis")
+    x = _image("zoom", input, order, mode, cval)
+    factors = _each("zoom", "zoom", zoom, x.ndim)
+    if not all(0 <= f < float("inf") for f in factors):
+        raise ValueError(f"zoom was given zoom={zoom}; wanted finite factors of 0 or more")
     sizes = tuple(round(n * f) for n, f in zip(x.shape, factors, strict=True))
     coefficients, padded, beyond = _coefficients(x, order, mode, cval, prefilter)
     outside: Any = None
@@ -301,17 +303,14 @@ def gaussian_filter(
 
         gt.ndimage.gaussian_filter(gt.eye(5), 1.0, mode="constant")
     """
-    modes = [mode] if isinstance(mode, str) else list(mode)
-    x = _image("gaussian_filter", input, None, modes[0] if modes else "reflect")
+    x = _image("gaussian_filter", input, None, "reflect", cval)
     places = range(x.ndim) if axes is None else axis_indices(axes, x.ndim, "gaussian_filter")
-    each = {"sigma": sigma, "order": order, "mode": mode, "radius": radius}
-    rows = {label: [given] * len(places) if given is None or isinstance(
-        given, (int, float, str)) else list(given) for label, given in each.items()}
-    for label, row in rows.items():
-        if len(row) != len(places):
-            raise ValueError(f"gaussian_filter was given {label}={each[label]} for {len(places)} "
-                             "axes; wanted one for all, or one for each")
-    for axis, width, degree, beyond, reach in zip(places, *rows.values(), strict=True):
+    rows = [_each("gaussian_filter", label, given, len(places)) for label, given in (
+        ("sigma", sigma), ("order", order), ("mode", mode), ("radius", radius))]
+    for axis, width, degree, beyond, reach in zip(places, *rows, strict=True):
+        if not isinstance(beyond, str):
+            raise TypeError(f"gaussian_filter was given a mode of type {type(beyond).__name__}; "
+                            f"wanted one of {', '.join(map(repr, _MODES))}")
         if beyond not in _MODES or not 0 <= width < float("inf") or degree < 0 or (
                 reach is not None and reach < 0):
             raise ValueError(f"gaussian_filter was given sigma={width}, order={degree}, "
@@ -321,6 +320,17 @@ def gaussian_filter(
             far = int(truncate * width + 0.5) if reach is None else index(reach)
             x = _correlated(x, axis, _gaussian(float(width), index(degree), far), beyond, cval)
     return x.astype(floats(input).dtype, copy=x is input)
+
+
+def _each(name: str, label: str, given: Any, count: int) -> list[Any]:
+    """One value for all axes, or one for each."""
+    row = given.tolist() if getattr(given, "ndim", 0) else given
+    if not isinstance(row, (list, tuple)):
+        return [row] * count
+    if len(row) != count:
+        raise ValueError(f"{name} was given {label}={given} for {count} axes; wanted one for all, "
+                         "or one for each")
+    return list(row)
 
 
 @cache

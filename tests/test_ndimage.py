@@ -151,7 +151,7 @@ WRONG: dict[str, Any] = {
     r"map_coordinates was given order=6; wanted 0 to 5":
         lambda x: gt.ndimage.map_coordinates(x, gt.ones((2, 2)), order=6),
     r"mode='edge'; wanted one of 'constant'": lambda x: gt.ndimage.zoom(x, 2, mode="edge"),
-    r"zoom was given zoom=\[1, 2, 3\] for": lambda x: gt.ndimage.zoom(x, [1, 2, 3]),
+    r"zoom was given zoom=\[1, 2, 3\] for 2 axes": lambda x: gt.ndimage.zoom(x, [1, 2, 3]),
     r"a matrix of shape \(3,\) for an input": lambda x: gt.ndimage.affine_transform(x, gt.ones(3)),
     r"an offset of shape \(3,\); wanted one number, or \(2,\)":
         lambda x: gt.ndimage.affine_transform(x, gt.eye(2), gt.ones(3)),
