@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from gtensor import autograd as autograd
     from gtensor import checkpoint, data, distributed, fft, func, models, nn, optim, profiler
     from gtensor import distributions as distributions
+    from gtensor import ndimage as ndimage
     from gtensor import random as random
     from gtensor import special as special
     from gtensor import testing as testing
@@ -145,7 +146,8 @@ else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
             "amp", "autograd", "checkpoint", "data", "distributed", "distributions", "fft", "func",
-            "models", "nn", "optim", "profiler", "random", "special", "testing", "train")},
+            "models", "ndimage", "nn", "optim", "profiler", "random", "special", "testing",
+            "train")},
         **dict.fromkeys((
             "custom_jvp", "custom_vjp", "functional_call", "grad", "hessian", "hvp", "jacfwd",
             "jacobian", "jacrev", "jvp", "jvp_batched", "linearize", "per_example_grad",
@@ -378,6 +380,7 @@ __all__ = [
     "nanmedian",
     "nanquantile",
     "nansum",
+    "ndimage",
     "negative",
     "newaxis",
     "nextafter",

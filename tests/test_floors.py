@@ -37,7 +37,7 @@ FLOORS = (
      "ops.fft ops.pool ops.norms ops.attention ops.losses ops.recurrent ops.sampling", "ops",
      "linalg fft random special"),
     ("nn data composed", "optim func distributions",
-     "amp autograd checkpoint profiler execution.steps", "models", "distributed"),
+     "amp autograd checkpoint ndimage profiler execution.steps", "models", "distributed"),
     ("testing train",),
     ("__init__",),
     ("cli",),

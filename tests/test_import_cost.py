@@ -22,8 +22,8 @@ MOST_MODULES = 201  # of gtensor; each costs about 0.15 ms beside what it define
 # Beyond those of `import numpy`; of a package, all its modules.
 ALLOWED = {"_bisect", "bisect", "copy", "dataclasses", "gc", "gtensor", "ml_dtypes", "mmap",
            "threading"}
-LATE = {"amp", "autograd", "checkpoint", "data", "distributions", "fft", "func", "nn",
-        "optim", "profiler", "random", "testing"}
+LATE = {"amp", "autograd", "checkpoint", "data", "distributions", "fft", "func", "ndimage",
+        "nn", "optim", "profiler", "random", "testing"}
 LATE_MODULES = {f"gtensor.{name}" for name in (
     *LATE, "system.atomic", "backend.blas", "backend.cublas", "backend.cuda_graphs",
     "backend.cuda_guards", "cli",
@@ -37,7 +37,8 @@ LATE_OPS = {"all_gather", "all_reduce", "binomial_draw", "context_add", "context
             "context_mix", "context_mix_into", "expm", "gamma_draw", "gamma_slope", "gru",
             "gru_grad", "linear_scan", "linear_scan_grad", "logcumsumexp", "logcumsumexp_grad",
             "lstm", "lstm_grad", "packed_attention", "packed_attention_grad", "poisson_draw",
-            "reduce_scatter", "rotary", "running_extreme", "truncated_draw", "weigh_gradient"}
+            "reduce_scatter", "rotary", "running_extreme", "spline_sample", "spline_spread",
+            "truncated_draw", "weigh_gradient"}
 
 
 def fresh(text: str) -> Any:

@@ -49,6 +49,7 @@ PAGES = (  # in the order of the navigation
     Page("gt.linalg", ("concepts/linear_algebra.md",)),
     Page("gt.fft", ("concepts/linear_algebra.md",)),
     Page("gt.special"),
+    Page("gt.ndimage", ("concepts/linear_algebra.md",)),
     Page("gt.autograd", ("concepts/gradients.md",)),
     Page("gt.func", ("concepts/transforms.md",)),
     Page("gt.nn", ("concepts/networks.md", "inplace_abn.md")),

@@ -5,12 +5,14 @@ They are made on the CPU, in float64.
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gtensor.backend import get_default_dtype
 from gtensor.creation.new_tensors import asarray
+from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +29,7 @@ def bartlett(
 ) -> Tensor:
     """The triangle of M numbers from 0 to 1 and back. Of the default dtype unless another is given.
     """
-    return _made(np.bartlett(M), dtype, device)
+    return _made(np.bartlett(index(M)), dtype, device)
 
 
 def blackman(
@@ -37,7 +39,7 @@ def blackman(
 
     Of the default dtype unless another is given.
     """
-    return _made(np.blackman(M), dtype, device)
+    return _made(np.blackman(index(M)), dtype, device)
 
 
 def hamming(
@@ -47,7 +49,7 @@ def hamming(
 
     Of the default dtype unless another is given.
     """
-    return _made(np.hamming(M), dtype, device)
+    return _made(np.hamming(index(M)), dtype, device)
 
 
 def hanning(
@@ -59,7 +61,7 @@ def hanning(
 
         gt.hanning(5)                                                  # [0, 0.5, 1, 0.5, 0]
     """
-    return _made(np.hanning(M), dtype, device)
+    return _made(np.hanning(index(M)), dtype, device)
 
 
 def kaiser(
@@ -70,7 +72,7 @@ def kaiser(
     I0 is the modified Bessel function of order 0; beta=0 is a rectangle, 14 a good start. Of the
     default dtype unless another is given.
     """
-    return _made(np.kaiser(M, float(beta)), dtype, device)
+    return _made(np.kaiser(index(M), float(beta)), dtype, device)
 
 
 def _made(
@@ -89,7 +91,8 @@ def _sized(
     """A periodic one of n numbers is a symmetric one of n + 1 without the last."""
     if length < 0:
         raise ValueError(f"a window of window_length={length} was asked for; wanted 0 or more")
-    longer = periodic and length > 1
+    length = index(length)
+    longer = bool(periodic) and length > 1
     return _made(window(length + longer)[:length], dtype, device)
 
 
@@ -136,3 +139,6 @@ def kaiser_window(
 ) -> Tensor:
     """PyTorch's `kaiser`, periodic unless asked otherwise."""
     return _sized(lambda n: np.kaiser(n, float(beta)), window_length, periodic, dtype, device)
+
+
+enter(globals())

@@ -23,6 +23,7 @@ import numpy as np
 
 import gtensor.nn  # whose ops come with it
 import gtensor.ops.linalg.exponential
+import gtensor.ops.pool.spline_sampling
 import gtensor.ops.scan.running  # noqa: F401  whose ops come with it
 from gtensor.backend import Device, cuda_device_count, get_device
 from gtensor.engine.tape.op import Op, registry

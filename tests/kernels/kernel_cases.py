@@ -86,6 +86,7 @@ def all_cases() -> list[Case]:
     import cases_context
     import cases_convolution
     import cases_elementwise
+    import cases_images
     import cases_matmul
     import cases_multi_tensor
     import cases_recurrent
@@ -95,7 +96,8 @@ def all_cases() -> list[Case]:
     return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_context.CASES,
             *cases_attention.CASES, *cases_cached.CASES,
             *cases_convolution.CASES, *cases_bn_act.CASES, *cases_matmul.CASES,
-            *cases_recurrent.CASES, *cases_scan.CASES, *cases_multi_tensor.CASES]
+            *cases_recurrent.CASES, *cases_scan.CASES, *cases_images.CASES,
+            *cases_multi_tensor.CASES]
 
 
 def parameters() -> list[Any]:

@@ -36,7 +36,8 @@ from gtensor.testing.cases import samples_of
 
 Function = Callable[..., Any]
 L, FFT, SP = gt.linalg, gt.fft, gt.special
-NAMESPACES = {"": gt, "linalg.": gt.linalg, "fft.": gt.fft, "special.": SP, "nn.functional.": F}
+NAMESPACES = {"": gt, "linalg.": gt.linalg, "fft.": gt.fft, "special.": SP,
+              "ndimage.": gt.ndimage, "nn.functional.": F}
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,15 @@ def _invertible(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 def _probability(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.uniform(0.1, 0.9, shape)
+
+
+def _inner(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Places between elements, where splines have slopes."""
+    return rng.integers(0, 3, shape) + rng.uniform(0.2, 0.8, shape)
+
+
+def _turning(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return np.eye(*shape[-2:]) + rng.uniform(0.1, 0.2, shape)
 
 
 def _sign(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -316,6 +326,19 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
         "xlogy", "xlog1py")},
     "special.polygamma": (lambda x, n: SP.polygamma(n, x), [_s((2, 3), draw=positive, n=1)]),
     "special.zeta": (lambda x, q: SP.zeta(x + 1.5, q), [_s((2, 3), (3,), draw=positive)]),
+    # -- images
+    "ndimage.map_coordinates": (None, [
+        _s((4, 5), (2, 3), draw=(normal, _inner), order=1, mode="mirror"),
+        _s((4, 5), (2, 2, 3), draw=(normal, _inner), mode="grid-wrap")]),
+    "ndimage.affine_transform": (None, [
+        _s((4, 5), (2, 2), (2,), draw=(normal, _turning, _inner), mode="reflect"),
+        _s((5, 4), (2,), (), draw=(normal, _inner, _inner), order=1, cval=0.5,
+           mode="grid-constant")]),
+    "ndimage.gaussian_filter": (None, [_s((4, 5), sigma=0.8), _s((7,), sigma=1.0, order=1),
+                                       _s((3, 4), sigma=1.5, mode="constant", cval=0.5)]),
+    "ndimage.spline_filter": (None, [_s((5, 4)), _s((6,), order=5, mode="reflect")]),
+    "ndimage.zoom": (lambda x, zoom, **params: gt.ndimage.zoom(x, zoom, **params), [
+        _s((4, 5), zoom=1.7), _s((6,), zoom=0.5, order=1, mode="grid-constant", grid_mode=True)]),
     # -- neural networks
     "nn.functional.abn": (None, [*_NORMED, _s((4, 3), (3,), (3,), (3,), (3,), draw=positive,
                                               training=False)]),

@@ -48,6 +48,8 @@ NO_LEADING_AXES = {
     "reshape", "scatter", "scatter_add", "scatter_reduce", "segment_max", "segment_min",
     "segment_sum", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
     "vstack",
+    *(f"ndimage.{name}" for name in (
+        "affine_transform", "gaussian_filter", "map_coordinates", "spline_filter", "zoom")),
     *(f"nn.functional.{name}" for name in (
         "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
         "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",

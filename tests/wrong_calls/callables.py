@@ -24,9 +24,9 @@ from wrong_calls import planted
 from wrong_calls.right_calls import GIVEN, OF_NAME, ORDINARY
 
 ROOMS = (
-    "", "linalg", "fft", "special", "random", "func", "nn", "nn.functional", "nn.init", "nn.utils",
-    "optim", "optim.lr_scheduler", "checkpoint", "data", "memory", "profiler", "amp", "autograd",
-    "models", "distributed", "distributions", "testing")
+    "", "linalg", "fft", "special", "ndimage", "random", "func", "nn", "nn.functional", "nn.init",
+    "nn.utils", "optim", "optim.lr_scheduler", "checkpoint", "data", "memory", "profiler", "amp",
+    "autograd", "models", "distributed", "distributions", "testing")
 METHODS = "Tensor"  # the room of a tensor's methods
 PLANTED = "planted"  # that of functions which are wrong, by which the classes are tested
 LAYERS = "nn forward"  # the room of what modules do when called

@@ -117,6 +117,8 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
         "x": normal(4, 3), "dim": 1, "index": gt.tensor([[0, 2]] * 4), "src": normal(4, 2),
         "reduce": "amax"},
     "imag": lambda: {"x": gt.tensor([1j, 2])},
+    "istft": lambda: {"x": gt.stft(normal(32), 8), "n_fft": 8},
+    "stft": lambda: {"x": normal(32), "n_fft": 8},
     "linspace": lambda: {"start": 0, "stop": 1, "num": 5},
     "result_type": lambda: {"arrays_and_dtypes": normal(3)},
     "roll": lambda: {"x": normal(4, 3), "shift": 1},

@@ -15,6 +15,8 @@ import numpy as np
 Made: TypeAlias = "tuple[str | float | None, ...]"  # see `matrix`
 Places = slice | np.ndarray
 
+_MANY_TAPS = 7  # entries of a row from which a product of blocks costs less than terms
+
 
 class Term(NamedTuple):
     """out[to] += weight * x[of], no place twice in `to`. A weight of None is 1."""
@@ -57,6 +59,39 @@ class Mixing:
             factors = None if (weight[now] == 1).all() else weight[now]
             found.append(Term(_regular(row[now]), _regular(column[now]), factors))
         return tuple(found)
+
+    @cached_property
+    def compressed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where the entries of each row start, and the end; their columns; their weights."""
+        order = np.lexsort((self.column, self.row))
+        starts = np.searchsorted(self.row[order], np.arange(self.rows + 1))
+        return starts, self.column[order], self.weight[order]
+
+    @cached_property
+    def blocks(self) -> tuple[tuple[slice, slice, np.ndarray], ...]:
+        """Rows, the columns that they read, and that part of the matrix, dense.
+
+        Empty for a few entries a row, where terms cost less.
+        """
+        taps = len(self.row) // max(1, self.rows)
+        if taps < _MANY_TAPS:
+            return ()
+        starts, columns, weights = self.compressed
+        found = []
+        for first in range(0, self.rows, max(16, taps)):
+            rows = slice(first, min(first + max(16, taps), self.rows))
+            own = slice(starts[rows.start], starts[rows.stop])
+            low = int(columns[own].min(initial=self.columns))
+            high = max(low, int(columns[own].max(initial=-1)) + 1)
+            part = np.zeros((rows.stop - first, high - low))
+            row = np.repeat(np.arange(part.shape[0]), np.diff(starts[first:rows.stop + 1]))
+            part[row, columns[own] - low] = weights[own]
+            found.append((rows, slice(low, high), part))
+        return tuple(found)
+
+    def row_sums(self) -> np.ndarray:
+        """The sum of each row."""
+        return np.bincount(self.row, self.weight, self.rows)
 
     def dense(self) -> np.ndarray:
         """The matrix itself."""
@@ -124,14 +159,48 @@ def _window_means(size: int, count: int) -> Mixing:
     return _mixing(np.minimum(place, size - 1), weight, size)
 
 
+def _spline_zoom(
+    old: int, new: int, order: int, mode: str, grid_mode: bool, padded: int
+) -> Mixing:
+    """Row i mixes the splines around its place, of `old` elements with so many more at each end.
+
+    Places beyond the edges of a "constant" axis have no entries.
+    """
+    from gtensor.ops.pool.spline_sampling import taps_of  # few programs use it
+
+    i = np.arange(new)
+    if grid_mode:
+        place = (i + 0.5) * (old / new) - 0.5
+    else:
+        place = np.minimum(i * ((old - 1) / (new - 1)) if new > 1 else i * 0.0, old - 1)
+    whole = old + 2 * padded
+    index, weight, outside = taps_of(place + padded, whole, 1, order, mode, 0)
+    if outside is not None:
+        weight = [np.where(outside, 0, w) for w in weight]
+    return _mixing(np.stack(index, axis=1), np.stack(weight, axis=1), whole)
+
+
+def _correlation(size: int, mode: str, *weights: float) -> Mixing:
+    """Row i mixes the elements from i - len(weights) // 2 on by these weights."""
+    from gtensor.ops.pool.spline_sampling import continued  # few programs use it
+
+    i = np.arange(size)[:, None] + np.arange(len(weights)) - len(weights) // 2
+    each = np.broadcast_to(np.array(weights), i.shape)
+    if mode == "constant":
+        each = np.where((i >= 0) & (i < size), each, 0)
+    return _mixing(continued(i, size, mode), each, size)
+
+
 _MAKERS: dict[str, Callable[..., Mixing]] = {
-    "nearest": _nearest, "linear": _linear, "window means": _window_means}
+    "nearest": _nearest, "linear": _linear, "window means": _window_means,
+    "spline zoom": _spline_zoom, "correlation": _correlation}
 
 
 @lru_cache(maxsize=64)
 def matrix(made: Made, transposed: bool) -> Mixing:
     """The matrix made by ("nearest", old, new, factor), ("linear", old, new, factor, align_corners)
-    or ("window means", size, count), or its transpose.
+    or ("window means", size, count), ("spline zoom", old, new, order, mode, grid_mode, padded), or
+    ("correlation", size, mode, *weights), or its transpose.
     """
     name, *numbers = made
     if transposed:
