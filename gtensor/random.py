@@ -483,7 +483,7 @@ def _spread(
             raise TypeError(f"{name} was given {value!r} as its {label}; wanted a number or a "
                             "tensor; the shape of the draws is size=, such as (2, 3)")
     if tensors and device is not None:
-        raise ValueError(f"{name} was given a device beside a tensor of parameters; wanted that of "
+        raise ValueError(f"{name} was given a device and a tensor of parameters; wanted that of "
                          "the tensor")
     floats = [x.dtype for x in tensors if is_floating(x.dtype)]
     wanted = _floating(name, result_type(*floats) if dtype is None and floats else dtype)

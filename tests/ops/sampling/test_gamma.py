@@ -118,7 +118,7 @@ def test_concentrations_at_their_edges() -> None:
     (lambda r: r.log_gamma(np.nan), "log_gamma was given nan as its a"),
     (lambda r: r.beta(1.0, 0.0), "beta was given 0.0 as its b; wanted a number above 0"),
     (lambda r: r.dirichlet(3.0), r"dirichlet was given an alpha of shape \(\); wanted \(..., n\)"),
-    (lambda r: r.dirichlet(gt.ones(2), device="cpu"), "dirichlet was given a device beside a tens"),
+    (lambda r: r.dirichlet(gt.ones(2), device="cpu"), "dirichlet was given a device and a tens"),
     (lambda r: r.dirichlet([1.0, 0.0]), "dirichlet was given 0.0 as its alpha"),
 ])
 def test_mistakes_get_one_sentence(call: Any, sentence: str) -> None:

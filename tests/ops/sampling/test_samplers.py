@@ -116,7 +116,7 @@ def test_gradients_flow_to_location_and_scale() -> None:
     (lambda r: r.poisson(np.nan), ValueError, "given nan as its lam"),
     (lambda r: r.poisson(gt.ones(3), (2,)), ValueError, r"size=\(2,\) for parameters of shapes"),
     (lambda r: r.poisson(gt.ones(3), dtype=gt.int32), TypeError, "dtype=int32; wanted a floating"),
-    (lambda r: r.poisson(gt.ones(3), device="cpu"), ValueError, "a device beside a tensor"),
+    (lambda r: r.poisson(gt.ones(3), device="cpu"), ValueError, "a device and a tensor"),
     (lambda r: r.binomial(-1, 0.5), ValueError, "given -1.0 as its n; wanted 0 or more"),
     (lambda r: r.binomial(3, gt.tensor([0.5, 1.5])), ValueError, "given 1.5 as its p; wanted 0 to"),
     (lambda r: r.binomial(gt.ones(2), gt.ones(3) / 2), ValueError, "of shapes .* broadcast"),
@@ -135,18 +135,23 @@ def test_mistakes_get_one_sentence(
     assert gt.random.get_state() == before
 
 
-def test_replays_of_a_captured_step_draw_what_the_step_would() -> None:
+@pytest.mark.gpu
+def test_replays_on_a_gpu_draw_what_the_step_would() -> None:
+    test_replays_of_a_captured_step_draw_what_the_step_would("cuda")
+
+
+def test_replays_of_a_captured_step_draw_what_the_step_would(device: str = "cpu") -> None:
     """And from a key the same each time."""
     key = gt.random.key(5)
 
     def step(x: Any) -> Any:
         return (gt.random.poisson(x), gt.random.gumbel(x), gt.random.bernoulli(x / 100),
                 gt.random.categorical(x), gt.random.multinomial(x, 2),
-                gt.random.poisson(x, generator=key))
+                gt.random.poisson(x, generator=key), gt.random.gamma(x), gt.random.beta(x, x))
 
-    x, captured, found, wanted = gt.full((40,), 30.0), gt.capture(step), [], []
+    x, captured, found, wanted = gt.full((40,), 30.0, device=device), gt.capture(step), [], []
     for call, into in ((captured, found), (step, wanted)):
         gt.manual_seed(1)
         into += [[y.tolist() for y in call(x)] for _ in range(4)]
     assert found == wanted
-    assert all(len({str(drawn[k]) for drawn in found}) == (1 if k == 5 else 4) for k in range(6))
+    assert all(len({str(drawn[k]) for drawn in found}) == (1 if k == 5 else 4) for k in range(8))
