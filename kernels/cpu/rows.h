@@ -91,8 +91,8 @@ RANGE(row_norm_grad, P(0), P(1), P(2), P(3), P(4), P(5), P(6), I(0), I(1), I(2),
 RANGE(group_norm, P(0), P(1), P(2), P(3), P(4), P(5), F(0), I(0), I(1), I(2))
 RANGE(group_norm_grad, P(0), P(1), P(2), P(3), P(4), P(5), P(6), F(0), I(0), I(1), I(2), I(3))
 RANGE(batch_norm, P(0), P(1), P(2), P(3), P(4), P(5), F(0), F(1), I(0), I(1), I(2), I(3), I(4))
-RANGE(batch_norm_grad, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), F(0), F(1), I(0), I(1),
-      I(2), I(3), I(4), I(5), I(6))
+RANGE(batch_norm_grad, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), F(0), F(1), F(2), I(0),
+      I(1), I(2), I(3), I(4), I(5), I(6))
 
 #undef RANGE
 #undef P

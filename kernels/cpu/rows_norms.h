@@ -333,10 +333,9 @@ HERE void NAME(batch_norm)(
 // What batch_norm_grad does for a channel; the flags are constants.
 HERE void NAME(batch_norm_channel)(
     const REAL *g, const REAL *x, REAL *dx, double *totals, REAL center, REAL inverse, REAL weight,
-    REAL bias, REAL scale, double count, REAL slope, int64_t images, int64_t stride, int64_t n,
-    int kind, int inverted, int known, int training
+    REAL bias, REAL scale, double count, REAL slope, REAL back, int64_t images, int64_t stride,
+    int64_t n, int kind, int inverted, int known, int training
 ) {
-    const REAL back = inverted && kind == NAME(leaky_relu) ? 1 / slope : 1;
 // xhat and the gradient dy before the activation; from its output where that is inverted
 #define XHAT_DY(LOAD, xhat, dy)                                                              \
     const V at = LOAD(a);                                                                    \
@@ -381,10 +380,13 @@ HERE void NAME(batch_norm_channel)(
 // The gradients of channels [begin, end): dx, which may be g or null, and totals (all, 2), the sums
 // of dy and of dy * xhat. `known`: the totals are given, over `count` numbers. xhat is (x - center)
 // * inverse; `inverted`: x is the output, and xhat of what the inverse of the activation makes of
-// it. centers, inverses, scales, and unless inverted weights and biases are per channel.
+// it. centers, inverses, scales, and unless inverted weights and biases are per channel. back is
+// the slope of the inverse: compilers would move a division here to where it is made for nothing,
+// and a slope of 0 would raise a flag.
 HERE void NAME(batch_norm_grad)(
     const REAL *g, const REAL *x, const REAL *centers, const REAL *inverses, const REAL *weights,
     const REAL *biases, const REAL *scales, REAL *dx, double *totals, double count, double slope,
+    double back,
     int64_t kind, int64_t inverted, int64_t known, int64_t training, int64_t images, int64_t all,
     int64_t n, int64_t begin, int64_t end
 ) {
@@ -393,7 +395,7 @@ HERE void NAME(batch_norm_grad)(
     NAME(batch_norm_channel)(                                                                \
         g + c * n, x + c * n, dx ? dx + c * n : 0, totals + 2 * c, centers[c], inverses[c],  \
         weights ? weights[c] : 1, biases ? biases[c] : 0, scales[c], count, (REAL)slope,     \
-        images, all * n, n, kind, inverted, !!known, !!training)
+        (REAL)back, images, all * n, n, kind, inverted, !!known, !!training)
         if (kind == NAME(identity)) CHANNEL(NAME(identity), 0);
         else if (kind == NAME(relu)) CHANNEL(NAME(relu), 0);
         else if (inverted) CHANNEL(NAME(leaky_relu), 1);

@@ -235,3 +235,24 @@ def test_kernels_serve_from_where_they_are_quicker() -> None:
         assert not rows.fits(0, 50, f4) and not rows.fits(many, 50, np.dtype("f2"))
     with settings.override(compiled=0):
         assert not rows.fits(many, 50, f4)
+
+
+def test_no_bit_depends_on_the_number_of_threads() -> None:
+    """Of arrays that two threads share: each has a quarter of a megabyte at least."""
+    def results(threads: int) -> list[np.ndarray]:
+        rng, before = np.random.default_rng(0), gt.get_num_threads()
+        x, g = (draw(rng, 8, 37, 1000).astype("f4") for _ in range(2))
+        weight = draw(rng, 1000).astype("f4")
+        gt.set_num_threads(threads)
+        try:
+            y, *kept = path("layer_norm", x, weight, None, dims=1, eps=1e-5)
+            options = {"training": True, "eps": 1e-5, "activation": "relu", "parameter": 0.0}
+            z, *moments = path("batch_norm", x, None, None, None, None, **options)
+            return [path("softmax", x, axis=-1), path("cumulative_sum", x, axis=-1), y, z,
+                    *path("layer_norm_grads", g, x, weight, *kept, dims=1, eps=1e-5,
+                          needs=(True,) * 3),
+                    *path("batch_norm_grads", g, x, None, None, *moments, **options)]
+        finally:
+            gt.set_num_threads(before)
+
+    assert all(map(np.array_equal, results(1), results(2)))

@@ -231,8 +231,9 @@ def batch_norm_grads(
     plane = prod(x.shape[2:])
     if activation not in _KINDS or not _serves(plane, x, g, dx):
         return False
+    back = 1 / parameter if inverted and activation == "leaky_relu" else 1.0
     _run("batch_norm_grad",
         (g, x, *[_number(a, x.dtype) for a in (center, inverse, weight, bias, scale)], dx, sums),
         (_KINDS[activation], int(inverted), int(known), int(training), n, channels, plane),
-        (float(count), float(parameter)), channels)
+        (float(count), float(parameter), back), channels)
     return True

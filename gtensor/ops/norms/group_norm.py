@@ -174,7 +174,7 @@ def grads_cpu(
     if row_kernels.group_norm_grads(g, x, weight, mean, var, dx, sums, groups, eps):
         dweight, dbias = (sums[2 - i].sum(axis=0) if needs[i] else None for i in (1, 2))
         return dx, dweight, dbias
-    return _from_sums(namespaces["cpu"], (g, x, weight, mean, var), groups, eps, needs, out)
+    return _from_sums(namespaces["cpu"], (g, x, weight, mean, var), groups, eps, needs, dx)
 
 
 def _from_sums(
