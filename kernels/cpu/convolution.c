@@ -1,4 +1,4 @@
-// Direct convolution on the CPU: images (N, C, H, W) and weights (O, C / groups, KH, KW), contiguous.
+// Direct convolution on the CPU: contiguous images (N, C, H, W), weights (O, C / groups, KH, KW).
 //
 // A pass computes outputs on a grid: output (u, v) is the sum over taps (i, j) and channels of
 // input (u * stride + shift_i, v * stride + shift_j), zero outside the image, times a weight. A
@@ -115,7 +115,7 @@ static struct space correlate_space(const struct pass *s, i64 size, i64 wide) {
 }
 
 struct kernels {
-    i64 wide, lanes, outputs;  // outputs of a block, numbers of a vector, outputs of a run of planes
+    i64 wide, lanes, outputs;  // outputs of a block, numbers of a vector, outputs by planes
     void (*planes_space)(const struct pass *, i64 *, i64 *);
     void (*pack[2])(const struct pass *, const void *, void *);  // channels last, planes
     void (*correlate[2])(const struct pass *, const void *, const void *, const void *, void *,
@@ -125,7 +125,8 @@ struct kernels {
 };
 
 // -- versions -------------------------------------------------------------------------------------
-// Registers decide how many pixels and channels a block has: 32 with AVX-512 and on aarch64, else 16.
+// Registers decide how many pixels and channels a block has: there are 32 with AVX-512 and on
+// aarch64, else 16.
 
 #if defined(__x86_64__) && !defined(ONE_KIND)
 #define PIXELS 14
@@ -238,9 +239,9 @@ static const struct kernels *chosen(i64 size) {
 }
 
 // -- what is called -------------------------------------------------------------------------------
-// Arrays: the pass, then those of each kernel. A kernel that works in memory of its own takes one of
-// several parts of it, each of sizes[0] bytes, by a bit of the 64-bit mask in front of them: so
-// many calls at a time may run.
+// Arrays: the pass, then those of each kernel. A kernel that works in memory of its own takes one
+// of several parts of it, each of sizes[0] bytes, by a bit of the 64-bit mask in front of them: so
+// many calls may run at a time.
 
 enum { MASK_BYTES = 64 };
 
@@ -264,7 +265,8 @@ static void given_back(const char *memory, int which) {
 static void sizes_of(const Call *call, i64 size) {
     struct pass s = read_pass((const i64 *)call->arrays[0]);
     const struct kernels *k = chosen(size);
-    i64 *sizes = (i64 *)call->arrays[1], taps = s.row.taps * s.column.taps, inputs = taps * s.inputs;
+    i64 *sizes = (i64 *)call->arrays[1];
+    i64 taps = s.row.taps * s.column.taps, inputs = taps * s.inputs;
     i64 blocks = (s.outputs + k->wide - 1) / k->wide;
     if (s.planes) {
         i64 block = s.outputs > 1 ? k->outputs : 1;
@@ -298,8 +300,8 @@ static void correlate_of(const Call *call, i64 size, i64 begin, i64 end) {
     given_back(a[5], which);
 }
 
-// weight gradient: the output's gradient, x, the weight's gradient, totals, memory; items are blocks
-// of outputs, or groups.
+// weight gradient: the output's gradient, x, the weight's gradient, totals, memory; items are
+// blocks of outputs, or groups.
 static void weight_gradient_of(const Call *call, i64 size, i64 begin, i64 end) {
     struct pass s = read_pass((const i64 *)call->arrays[0]);
     char *const *a = call->arrays;

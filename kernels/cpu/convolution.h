@@ -1,7 +1,8 @@
 // The kernels of convolution.c for one dtype and one set of instructions; included once for each.
 //
 // NUMBER, INTEGER (of the same size), LANES (numbers in a vector), PIXELS, FEWER and FEWEST (pixels
-// that a block of correlations computes at once) and NAME are given. No pointer may overlap another.
+// that a block of correlations computes at once), CHANNELS (of a block of gradients), RUN, OUTPUTS
+// (planes.h) and NAME are given. No output may overlap an input.
 
 typedef NUMBER NAME(vec) __attribute__((vector_size(sizeof(NUMBER) * LANES)));
 typedef NUMBER NAME(loose)
@@ -27,7 +28,7 @@ typedef INTEGER NAME(mask) __attribute__((vector_size(sizeof(NUMBER) * LANES)));
         r[i] = low;                                                    \
     }
 
-// A square of vectors: row j of `to` begins at place[j]. Rows are added to what is there, or written.
+// A square of vectors: row j of `to` begins at place[j]. Rows are written, or added to.
 static inline __attribute__((always_inline)) void NAME(transpose_square)(
     const NUMBER *from, i64 step, NUMBER *to, const i64 *place, int accumulate) {
     VEC r[LANES];
@@ -200,29 +201,23 @@ static void NAME(pack)(const struct pass *s, const void *weights, void *out) {
     const NUMBER *w = weights;
     NUMBER *packed = out;
     i64 taps = s->kernel_height * s->kernel_width, inputs = s->inputs;
-    i64 used = s->row.taps * s->column.taps, index[used];
-    for (i64 i = 0; i < used; i++)
-        index[i] = s->row.tap[i / s->column.taps] * s->kernel_width
-            + s->column.tap[i % s->column.taps];
+    i64 used = s->row.taps * s->column.taps;
+    // from an output's weights to the next one's, and from an input's
+    i64 step = s->transposed ? taps : inputs * taps;
+    i64 along = s->transposed ? s->outputs * taps : taps;
     for (i64 g = 0; g < s->groups; g++)
         for (i64 o = 0; o < s->outputs; o += WIDE) {
             i64 block = s->outputs - o > LANES ? WIDE : LANES;
             i64 outputs = s->outputs - o < block ? s->outputs - o : block;
             if (outputs < block) memset(packed, 0, used * inputs * block * sizeof(NUMBER));
-            if (s->transposed) {
-                const NUMBER *from = w + (g * inputs * s->outputs + o) * taps;
-                for (i64 c = 0; c < inputs; c++, from += s->outputs * taps)
-                    for (i64 i = 0; i < used; i++) {
-                        NUMBER *to = packed + (i * inputs + c) * block;
-                        for (i64 k = 0; k < outputs; k++) to[k] = from[k * taps + index[i]];
-                    }
-            } else {
-                const NUMBER *from = w + (g * s->outputs + o) * inputs * taps;
-                for (i64 c = 0; c < inputs; c++, from += taps)
-                    for (i64 i = 0; i < used; i++) {
-                        NUMBER *to = packed + (i * inputs + c) * block;
-                        for (i64 k = 0; k < outputs; k++)
-                            to[k] = from[k * inputs * taps + index[i]];
+            const NUMBER *from = w + g * s->outputs * inputs * taps + o * step;
+            for (i64 c = 0; c < inputs; c++, from += along) {
+                NUMBER *to = packed + c * block;
+                for (i64 i = 0; i < s->row.taps; i++)
+                    for (i64 j = 0; j < s->column.taps; j++, to += inputs * block) {
+                        const NUMBER *tap = from + s->column.tap[j]
+                            + s->row.tap[i] * s->kernel_width;
+                        for (i64 k = 0; k < outputs; k++) to[k] = tap[k * step];
                     }
             }
             packed += used * inputs * block;
@@ -315,7 +310,8 @@ static void NAME(add_outer)(
     const NUMBER *g, i64 block, NUMBER *total) {
     static const NAME(outer) kernels[4][2] = {
         {NAME(gradient_channels_1), NAME(gradient_channels_2)},
-        {NAME(gradient_four_1), NAME(gradient_four_2)}, {NAME(gradient_two_1), NAME(gradient_two_2)},
+        {NAME(gradient_four_1), NAME(gradient_four_2)},
+        {NAME(gradient_two_1), NAME(gradient_two_2)},
         {NAME(gradient_one_1), NAME(gradient_one_2)}};
     static const int sizes[4] = {CHANNELS, 4, 2, 1};
     for (i64 s = 0; s < segments; s++)

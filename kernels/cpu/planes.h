@@ -5,7 +5,7 @@
 // over all rows. What a run computes between the end of a row and the next one is not read.
 
 struct NAME(planes) {
-    i64 tall, wide, plane, input, pixels;  // numbers, of a plane's rows; of all planes; of an output
+    i64 tall, wide, plane, input, pixels;  // of a plane; of an input's planes; of an output
 };
 
 static struct NAME(planes) NAME(planes_of)(const struct pass *s, i64 rows) {
@@ -27,7 +27,8 @@ static i64 NAME(planes_taps)(const struct pass *s, const struct NAME(planes) *r,
                 i64 down = s->row.shift[i] - s->row.shift[0];
                 i64 right = s->column.shift[j] - s->column.shift[0];
                 tap[count++] = c * r->input
-                    + (down % s->row.stride * s->column.stride + right % s->column.stride) * r->plane
+                    + down % s->row.stride * s->column.stride * r->plane
+                    + right % s->column.stride * r->plane
                     + down / s->row.stride * r->wide + right / s->column.stride;
             }
     return count;

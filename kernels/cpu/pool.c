@@ -14,10 +14,16 @@ struct windows {
         before, row_step, column_step;
 };
 
-// The first of start, start + step, ... that is not negative.
-INLINE int64_t first_inside(int64_t start, int64_t step) {
-    return start < 0 ? start + (-start + step - 1) / step * step : start;
+// Narrow `range` to the windows along a row whose tap at `left` of the first one lies inside.
+INLINE void narrow(const struct windows *w, int64_t left, int64_t *range) {
+    int64_t from = left < 0 ? (-left + w->right - 1) / w->right : 0;
+    int64_t to = w->width > left ? (w->width - left + w->right - 1) / w->right : 0;
+    range[0] = from > range[0] ? from : range[0];
+    range[1] = to < range[1] ? to : range[1];
 }
+
+INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 #define NUMBER float
 #define NAME(name) name##_float

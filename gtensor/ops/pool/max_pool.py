@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from gtensor.engine.handle.namespaces import Namespace
     from gtensor.engine.walk.typing import Step, Values
 
+# In narrower rows of windows NumPy's steps over whole tiles are faster than those of kernels.
+FEWEST_COLUMNS = 8
+
 # -- max pooling ---------------------------------------------------------------------------------
 
 
@@ -49,9 +52,9 @@ def _max_pool_cpu(x: Array, *, out: Array | None = None, **params: Any) -> tuple
     if out is None:
         out = host().empty(shape, x.dtype, "max_pool2d")
     places = host().empty(shape, np.int32, "max_pool2d")
-    if readable(x, out):
-        _run("max_pool", (x, out, places), (*w.size, *w.out, *w.kernel, *w.stride, *w.padding,
-                                            *w.dilation))
+    if w.out[1] >= FEWEST_COLUMNS and readable(x, out):
+        _run("max_pool", (x, out, places, _first_places(w)),
+             (*w.size, *w.out, *w.kernel, *w.stride, *w.padding, *w.dilation))
         return out, places
     places[...] = _first_places(w)
     out[...] = -np.inf

@@ -12,6 +12,7 @@ from against_torch import compare, compare_functional, leaves
 
 import gtensor as gt
 import gtensor.nn.functional as F
+from gtensor.ops.pool import max_pool
 
 WINDOWS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "2x2": ((2, 3, 4, 6), {"kernel_size": 2}),
@@ -31,14 +32,18 @@ WINDOWS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", WINDOWS)
 @pytest.mark.parametrize("dilation", [1, 2])
-@pytest.mark.parametrize("tile", [65536, 20])
-def test_max_pool(name: str, dilation: int, tile: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(("tile", "compiled"), [(65536, 0), (20, 0), (65536, 1)])
+def test_max_pool(
+    name: str, dilation: int, tile: int, compiled: int, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(max_pool, "FEWEST_COLUMNS", 1)
     shape, options = WINDOWS[name]
     options = {**options, "dilation": dilation}
     values = rng.permutation(int(np.prod(shape))).reshape(shape) * 0.1 - 1
     if dilation == 2 and name == "whole image":
         options["padding"] = 1
-    with gt.settings.override(tile_elements=tile):
+    with gt.settings.override(tile_elements=tile, compiled=compiled):
         compare_functional(lambda f, x: f.max_pool2d(x, **options), [values])
 
 
@@ -101,7 +106,11 @@ def test_adaptive_avg_pool(size: Any, shape: tuple[int, ...], rng: np.random.Gen
     compare_functional(lambda f, x: f.adaptive_avg_pool2d(x, size), [rng.standard_normal(shape)])
 
 
-def test_ties_nan_and_infinity_are_as_in_torch() -> None:
+@pytest.mark.parametrize("compiled", [0, 1])
+def test_ties_nan_and_infinity_are_as_in_torch(
+    compiled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(max_pool, "FEWEST_COLUMNS", 1)
     x = np.array(
         [
             [1.0, 1.0, np.nan, 0.0],
@@ -112,11 +121,21 @@ def test_ties_nan_and_infinity_are_as_in_torch() -> None:
     )[None, None]
     for options in ({"kernel_size": 2}, {"kernel_size": 2, "padding": 1, "stride": 1}):
         (ours,), theirs = leaves([x]), torch.tensor(x, requires_grad=True)
-        y, wanted = F.max_pool2d(ours, **options), TF.max_pool2d(theirs, **options)
-        np.testing.assert_array_equal(y.numpy(), wanted.detach().numpy())
-        y.sum().backward()
+        with gt.settings.override(compiled=compiled):
+            y, wanted = F.max_pool2d(ours, **options), TF.max_pool2d(theirs, **options)
+            np.testing.assert_array_equal(y.numpy(), wanted.detach().numpy())
+            y.sum().backward()
         wanted.sum().backward()
         np.testing.assert_array_equal(ours.grad.numpy(), theirs.grad.numpy())
+
+
+def test_kernels_serve_wide_rows_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(max_pool, "_run", lambda name, *rest: called.append(name))
+    monkeypatch.setattr(max_pool, "readable", lambda *arrays: True)
+    for width in (15, 16):
+        F.max_pool2d(gt.ones((1, 1, 2, width)), 2)
+    assert called == ["max_pool"]
 
 
 @pytest.mark.parametrize("function", ["max_pool2d", "avg_pool2d"])
