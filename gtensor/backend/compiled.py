@@ -29,25 +29,26 @@ def kernel(name: str) -> int | None:
 def run(
     kernel: int, arrays: tuple[ndarray | None, ...], sizes: Sequence[int],
     numbers: Sequence[float], items: int, quiet: int = 0,
-) -> None:
+) -> int:
     """Compute that many items by a kernel, whose comment in C says what it takes.
 
     Nothing is checked: shapes, strides and dtypes must be those that it is written for. Flags of
     the floating-point unit that it raised, except the `quiet` ones, have the consequences that
-    `np.errstate` gives them.
+    `np.errstate` gives them. Returns all of them.
     """
-    flags = _compiled.run(kernel, arrays, sizes, numbers, items) & ~quiet
-    if flags:
-        _report(flags)
+    flags: int = _compiled.run(kernel, arrays, sizes, numbers, items)
+    if flags & ~quiet:
+        report(flags & ~quiet)
+    return flags
 
 
-_DIVIDE, _OVER, _UNDER, _INVALID = 1, 2, 4, 8
-INFINITE = _OVER | _INVALID
+_DIVIDE, _OVER, _UNDER, INVALID = 1, 2, 4, 8
+INFINITE = _OVER | INVALID
 """Flags that are no news where infinite numbers are expected."""
 ALL = INFINITE | _DIVIDE | _UNDER
 
 
-def _report(flags: int) -> None:
+def report(flags: int) -> None:
     """Raise the flags once more in NumPy."""
     if flags & _DIVIDE:
         np.divide(_ONE, 0)
@@ -55,7 +56,7 @@ def _report(flags: int) -> None:
         np.multiply(_MOST, 2)
     if flags & _UNDER:
         np.multiply(_LEAST, _LEAST)
-    if flags & _INVALID:
+    if flags & INVALID:
         np.subtract(_INFINITE, _INFINITE)
 
 

@@ -194,10 +194,21 @@ def _adjoint_passes(
 
 def _call(
     name: str, dtype: np.dtype, arrays: tuple[np.ndarray | None, ...], memory: int, items: int
-) -> None:
+) -> bool:
+    """Whether the flag of an invalid operation was raised. It alone does not say that one is due:
+    zeros of unused lanes and between rows meet infinities, too.
+    """
     kernel = compiled.kernel(f"conv_{name}_{DTYPES[dtype]}")
     assert kernel is not None
-    compiled.run(kernel, arrays, (memory,), (), items, compiled.ALL)  # as products report none
+    flags = compiled.run(kernel, arrays, (memory,), (), items, quiet=compiled.INVALID)
+    return bool(flags & compiled.INVALID)
+
+
+def _report(written: np.ndarray, *read: np.ndarray | None) -> None:
+    """Report an invalid operation if there are NaN in what was written, and none in what was read.
+    """
+    if np.isnan(written).any() and not any(a is not None and np.isnan(a).any() for a in read):
+        compiled.report(compiled.INVALID)
 
 
 def _buffers(p: _Pass) -> tuple[np.ndarray, np.ndarray, int]:
@@ -223,10 +234,11 @@ def readable(*arrays: np.ndarray | None) -> bool:
 
 def _run(
     p: _Pass, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, out: np.ndarray
-) -> None:
+) -> bool:
     packed, memory, each = _buffers(p)
     _call("pack", x.dtype, (p.numbers, weight, packed), 0, 1)
-    _call("correlate", x.dtype, (p.numbers, x, packed, bias, out, memory), each, p.items)
+    arrays = p.numbers, x, packed, bias, out, memory
+    return _call("correlate", x.dtype, arrays, each, p.items)
 
 
 def correlate(
@@ -238,7 +250,8 @@ def correlate(
         return False
     inputs, outputs = weight.shape[1], weight.shape[0] // geo.groups
     p = _forward_pass(len(x), inputs, outputs, geo, x.dtype, bool(beta), False)
-    _run(p, x, weight, bias, out)
+    if _run(p, x, weight, bias, out):
+        _report(out, x, weight, bias)
     return True
 
 
@@ -250,15 +263,18 @@ def input_gradient(
     if not readable(g, weight, bias, out) or is_product(geo):
         return False
     inputs, outputs = weight.shape[0] // geo.groups, weight.shape[1]
+    invalid = False
     for rows, columns, p in _adjoint_passes(len(g), inputs, outputs, geo, g.dtype, bool(beta)):
         if p is not None:
-            _run(p, g, weight, bias, out)
+            invalid |= _run(p, g, weight, bias, out)
             continue
         part = out[:, :, rows.start::rows.step, columns.start::columns.step]
         if not beta:
             part[...] = 0
         if bias is not None:
             part += bias.reshape(-1, 1, 1)
+    if invalid:
+        _report(out, g, weight, bias)
     return True
 
 
@@ -271,5 +287,6 @@ def weight_gradient(
     p = _forward_pass(len(x), out.shape[1], out.shape[0] // geo.groups, geo, g.dtype, bool(beta),
                       True)
     totals, memory, each = _buffers(p)
-    _call("weight_gradient", g.dtype, (p.numbers, g, x, out, totals, memory), each, p.items)
+    if _call("weight_gradient", g.dtype, (p.numbers, g, x, out, totals, memory), each, p.items):
+        _report(out, g, x)
     return True

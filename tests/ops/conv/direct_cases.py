@@ -146,7 +146,7 @@ class Library:
     def call(
         self, name: str, dtype: np.dtype, arrays: tuple[np.ndarray | None, ...], size: int,
         items: int,
-    ) -> None:
+    ) -> bool:
         """What `direct._call` does."""
         kernel = self.kernels[f"conv_{name}_{dtype.name}"]
         call = _Call()
@@ -156,6 +156,7 @@ class Library:
         step = self.step or items
         for begin in reversed(range(0, items, step)):
             kernel(ctypes.byref(call), begin, min(begin + step, items))
+        return False
 
     @contextmanager
     def serving(self) -> Iterator[None]:

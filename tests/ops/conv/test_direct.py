@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -82,7 +83,11 @@ def test_special_values_reach_what_reads_them(
         arrays = values(case, rng)
         arrays[name][place] = value
         wanted = torch_results(case, arrays)
-        with choices(planes):
+        # infinity times a zero of the padding is invalid, times one of an unused lane it is not
+        invalid = np.isinf(value) and any(np.isnan(a).any() for a in wanted.values())
+        expected = (pytest.warns(RuntimeWarning, match="invalid value") if invalid
+                    else contextlib.nullcontext())
+        with choices(planes), expected:
             found = results(case, "float32", arrays, 0.0)
         for key, array in found.items():
             if name == "weight":  # zeros of the padding times infinity: only NaN can be there
