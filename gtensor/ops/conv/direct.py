@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gtensor.backend import compiled, host
+from gtensor.backend.threads import get_num_threads
 from gtensor.ops.conv.paths import Geometry, Pair
 from gtensor.settings import settings
 
@@ -213,10 +214,10 @@ def _report(written: np.ndarray, *read: np.ndarray | None) -> None:
 
 def _buffers(p: _Pass) -> tuple[np.ndarray, np.ndarray, int]:
     """What calls share, the memory of all that run at a time, and the bytes of each one's part."""
-    each = -(-p.memory // 64) * 64
+    each, count = -(-p.memory // 64) * 64, max(1, min(get_num_threads(), p.items, 64))
     shared, memory = (host().workspace(n, np.uint8)(0, (n,)) for n in (
-        max(1, p.shared), _MASK_BYTES + each))
-    memory[:8].view(np.uint64)[0] = 1  # a bit for each part that is free
+        max(1, p.shared), _MASK_BYTES + count * each))
+    memory[:8].view(np.uint64)[0] = (1 << count) - 1  # a bit for each part that is free
     return shared, memory, each
 
 

@@ -72,6 +72,23 @@ def test_splits_give_the_same_bits(planes: bool, rng: np.random.Generator) -> No
 
 @needs_kernels
 @pytest.mark.parametrize("planes", [False, True])
+def test_threads_give_the_same_bits(planes: bool, rng: np.random.Generator) -> None:
+    """Each in memory of its own: arrays are so large that both are given work."""
+    case = Case((3, 34, 64, 64), (34, 17, 3, 3), {"padding": (1, 1, 1, 1), "groups": 2})
+    arrays, found, before = values(case, rng), [], gt.get_num_threads()
+    try:
+        for count in (1, 2):
+            gt.set_num_threads(count)
+            with choices(planes):
+                found.append(results(case, "float32", arrays, 0.0))
+    finally:
+        gt.set_num_threads(before)
+    for key, value in found[0].items():
+        assert value.tobytes() == found[1][key].tobytes()
+
+
+@needs_kernels
+@pytest.mark.parametrize("planes", [False, True])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_special_values_reach_what_reads_them(
     planes: bool, value: float, rng: np.random.Generator
