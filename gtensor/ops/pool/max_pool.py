@@ -111,7 +111,7 @@ def _max_unpool_cpu(
     if out is None:
         out = host().empty(shape, g.dtype, "max_pool2d_grad")
         beta = 0.0
-    if readable(g, out) and places.flags.c_contiguous:
+    if readable(g, out) and places.dtype == np.int32 and places.flags.c_contiguous:
         _run("max_unpool", (g, places, out), (prod(w.out), prod(size), bool(beta)))
         return out
     work = computed_in(g.dtype)
