@@ -37,7 +37,8 @@ from gpu_machine import Impossible
 from gpu_steps import CHECKOUT, GPU_TESTS, files_with_gpu_tests, testing
 
 MOST_BYTES = 50_000_000
-WHEELS = ("nvtx", "expecttest")  # gtensor's need, and one of PyTorch's tests, which ours use
+# gtensor's need, one of PyTorch's tests, which ours use, and what special functions are judged by.
+WHEELS = ("nvtx", "expecttest", "mpmath")
 NOTE = "from pathlib import Path\nimport kernel_cache\nkernel_cache.note(Path({!r}))\n"
 PLATFORMS = [word for name in ("_2_28", "_2_27", "_2_17", "2014", "1")
              for word in ("--platform", f"manylinux{name}_x86_64")]

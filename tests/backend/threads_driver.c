@@ -7,11 +7,13 @@
 #include <fenv.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { ITEMS = 5000, CALLERS = 3 };
@@ -96,19 +98,44 @@ static void check_flags(void) {
     fesetround(before);
 }
 
+typedef struct {
+    pthread_t caller;
+    int64_t count;
+    double began;
+    atomic_int came;  // whether another thread has taken a range of this call
+    int calls;        // in which one has
+} Late;
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// The caller waits until the other thread has come, however busy the machine is; that one then
+// takes longer than all before.
 static void late(void *given, int64_t begin, int64_t end) {
-    Job *job = given;
-    if (!pthread_equal(job->caller, pthread_self()) && ++job->nested) usleep(1000);
-    for (volatile int64_t i = begin; i < end; i++) {
+    Late *job = given;
+    if (end - begin == job->count) return;  // a call without other threads
+    if (pthread_equal(job->caller, pthread_self())) {
+        while (!job->came) sched_yield();
+    } else if (!job->came++) {
+        job->calls++;
+        usleep((useconds_t)(1e6 * (seconds() - job->began)) + 1000);
     }
 }
 
 // Threads that are late are asked more and more rarely.
 static void check_late(void) {
-    Job job = {NULL, NULL, NULL, 0, pthread_self()};
+    Late job = {pthread_self(), 100000, 0.0, 0, 0};
     gt_set_threads(2);
-    for (int i = 0; i < 2000; i++) gt_parallel(late, &job, 100000, 1);
-    if (job.nested > 100) wrong("threads that are late, which were asked again and again");
+    for (int i = 0; i < 200; i++) {
+        job.came = 0;
+        job.began = seconds();
+        gt_parallel(late, &job, job.count, 1);
+    }
+    if (!job.calls) wrong("a pool that is never asked");
+    if (job.calls > 50) wrong("threads that are late, which were asked again and again");
 }
 
 static void check_fork(void) {

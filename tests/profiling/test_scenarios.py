@@ -61,7 +61,7 @@ def test_the_table_shows_which_scenario_fits_on_which_device(capsys):
     assert head.split() == ["scenario", "device", "cupy/cudamalloc", "cupy/virtual", "cupy/host",
                             "arena/cudamalloc", "arena/virtual", "arena/host"]
     cells = {row.split()[0]: "".join(cell[0] for cell in row.split()[3:]) for row in rows}
-    assert cells == dict.fromkeys(SCENARIOS, "OOOOfO") | {"cupy-7678": "OOOfff"}
+    assert cells == dict.fromkeys(SCENARIOS, "OOOOff") | {"cupy-7678": "OOOfff"}
 
 
 def test_the_command_teaches(capsys):

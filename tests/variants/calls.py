@@ -325,7 +325,7 @@ OWN: dict[str, tuple[Function | None, Sequence[Sample]]] = {
     **{f"special.{name}": (None, [_s((2, 3), (3,), draw=positive)]) for name in (
         "xlogy", "xlog1py")},
     "special.polygamma": (lambda x, n: SP.polygamma(n, x), [_s((2, 3), draw=positive, n=1)]),
-    "special.zeta": (lambda x, q: SP.zeta(x + 1.5, q), [_s((2, 3), (3,), draw=positive)]),
+    "special.zeta": (lambda x, q: SP.zeta(gt.add(x, 1.5), q), [_s((2, 3), (3,), draw=positive)]),
     # -- images
     "ndimage.map_coordinates": (None, [
         _s((4, 5), (2, 3), draw=(normal, _inner), order=1, mode="mirror"),

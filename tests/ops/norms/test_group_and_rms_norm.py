@@ -109,6 +109,7 @@ def test_the_gradient_of_a_norm_beside_others(
 def test_no_norm_makes_more_than_its_output_and_tiles(function: Any, buffers: int) -> None:
     x = gt.tensor(np.ones((1024, 512), np.float32), device="cpu")
     with gt.settings.override(tile_elements=8192, arena_min_bytes=4096), gt.device("cpu"):
+        function(x)  # a first call writes texts
         peak, _, behind = measure(lambda: function(x))
         assert peak <= x.nbytes + buffers * 8192 * 4 + 32768 and behind < 8192 * 4 * 4
         x.requires_grad_()
