@@ -65,7 +65,7 @@ def test_a_function_of_numpy_names_gtensors(call, ours):
         call(gt.ones(1))
 
 
-@pytest.mark.parametrize("call", [np.histogram, np.add.reduce, np.cbrt])
+@pytest.mark.parametrize("call", [np.unwrap, np.add.reduce, np.cbrt])
 def test_a_function_that_gtensor_lacks_wants_an_array(call):
     with pytest.raises(TypeError, match=r"was given a Tensor; wanted NumPy arrays, such as x\.num"):
         call(gt.ones(3))

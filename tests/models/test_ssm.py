@@ -10,6 +10,7 @@ import pytest
 import gtensor as gt
 from gtensor.models import SSM, SSMConfig
 from gtensor.nn import functional as F
+from gtensor.nn.utils import clip_grad_norm_
 from gtensor.optim import AdamW
 
 SMALL = {"vocabulary": 11, "layers": 2, "width": 8, "state": 2}
@@ -48,6 +49,7 @@ def test_it_learns_to_remember(mixer: str) -> None:
         loss = F.cross_entropy(model(gt.tensor(tokens))[:, -1], gt.tensor(tokens[:, 0]))
         optimizer.zero_grad()
         loss.backward()
+        clip_grad_norm_(model.parameters(), 1.0)  # or rounding decides whether it has learned by then
         optimizer.step()
     assert loss.item() < 0.3  # of 2.3
 

@@ -71,15 +71,12 @@ class _Chosen(NamedTuple):
         for params in self.given:
             given.append({**params, "step": step})
         return self._replace(step=step, given=given, numbers=self.program.numbers(**given[0]),
-                             constants=_constants(self.in_c, given))
+                             constants=() if self.in_c is None else self.in_c.constants(**given[-1]))
 
-    def by_kernel(self, arrays: Sequence[Array]) -> bool:
-        """Whether contiguous arrays in the dtype that is computed in were written by a kernel."""
-        made = self.in_c
-        if made is None or made.kernel is None or not settings.compiled:
-            return False
+    def by_kernel(self, arrays: Sequence[Array]) -> None:
+        """Write contiguous arrays in the dtype that is computed in, where there is a kernel."""
+        made: Any = self.in_c
         compiled.run(made.kernel, (*arrays,), (), self.constants, arrays[0].size, made.silent)
-        return True
 
     def full(self, size: int) -> list[Array]:
         """Arrays of so many elements that hold one number each."""
@@ -89,8 +86,9 @@ class _Chosen(NamedTuple):
               ) -> None:
         """One tile of contiguous arrays in the dtype that is computed in; `rows` are filled ones,
         and buffers."""
-        if not self.by_kernel(arrays) and not (
-                self.program.tile(*arrays, *self.numbers[0], *rows)):
+        if self.in_c is not None and settings.compiled:
+            self.by_kernel(arrays)
+        elif not self.program.tile(*arrays, *self.numbers[0], *rows):
             self.write_limited(arrays, limited)
 
     def write_limited(self, arrays: Sequence[Array], rows: Sequence[Array]) -> None:
@@ -103,10 +101,6 @@ class _Chosen(NamedTuple):
             parts = [a[start:start + SMALL] for a in flat]
             size = parts[0].size
             self.rare.tile(*parts, *numbers, *[row[:size] for row in (*full, *rows)])
-
-
-def _constants(program: Program | None, given: list[Params]) -> tuple[float, ...]:
-    return () if program is None else program.constants(**given[-1])
 
 
 class _Tiles:
@@ -149,7 +143,9 @@ def _in_tiles(
     last: tuple[int, ...] | None = None
     for arrays in tensors:
         target = arrays[0]
-        if target.ndim == 1 and count == program.floats and chosen.by_kernel(arrays):
+        if target.ndim == 1 and count == program.floats and (
+                chosen.in_c is not None and settings.compiled):
+            chosen.by_kernel(arrays)
             continue
         for key in flat_tiles(target.size) if target.ndim == 1 else whole_tiles(target.shape):
             places = [*map(itemgetter(key), arrays)]  # a comprehension is a call
@@ -290,6 +286,9 @@ class Update:
                     writes.append((_in_tiles, (known, tensors, copied, full, limited, shared)))
                 tensors.append([a.reshape(-1) for a in of] if flat else of)
                 continue
+            if True not in copied and known.in_c is not None and settings.compiled:
+                writes.append((known.by_kernel, (of,)))
+                continue
             buffers = _buffers(small, program, shape)
             if known.numbers[1]:
                 buffers = (*[a.reshape(shape) for a in known.full(size)], *buffers)
@@ -349,7 +348,7 @@ class Update:
         program = self._program(dtype, count, all_given[0])
         in_c = rare or program if (rare or program).kernel is not None else None
         return _Chosen(params, step, dtype, count, program, program.numbers(**all_given[0]), rare,
-                       all_given, in_c, _constants(in_c, all_given))
+                       all_given, in_c, () if in_c is None else in_c.constants(**all_given[-1]))
 
     def _program(self, dtype: np.dtype, arrays: int, params: Params) -> Program:
         """For a tensor of so many arrays, with the flags of these parameters."""
