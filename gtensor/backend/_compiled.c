@@ -164,4 +164,12 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "_compiled", NULL, 0, methods, NULL, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__compiled(void) { return PyModule_Create(&definition); }
+// What `compiled.py` and the kernels' callers expect of this file and of the kernels' arguments; to be
+// raised with each change of them, so that what an earlier installation has built is not called.
+enum { VERSION = 1 };
+
+PyMODINIT_FUNC PyInit__compiled(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "version", VERSION)) Py_CLEAR(module);
+    return module;
+}

@@ -2,6 +2,8 @@ from collections.abc import Sequence
 
 from numpy import ndarray
 
+version: int
+
 def run(
     kernel: int, arrays: tuple[ndarray | None, ...], sizes: Sequence[int],
     numbers: Sequence[float], items: int, /,

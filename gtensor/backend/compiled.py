@@ -16,6 +16,10 @@ try:
 except ImportError:  # not built, or for another Python
     _compiled = None  # type: ignore[assignment]
 
+VERSION = 1  # of `_compiled`: an earlier one may lie where sources are newer than the installation
+if _compiled is not None and getattr(_compiled, "version", None) != VERSION:
+    _compiled = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -82,8 +86,8 @@ _ONE, _MOST, _LEAST, _INFINITE = [
 def described(extension: Any = _compiled) -> str:
     """For `gtensor info`: what kernels there are, and for which processor."""
     if extension is None:
-        return ("none: they were not built, as without a C compiler when gtensor was installed; "
-                "NumPy's functions serve")
+        return ("none: they were not built, as without a C compiler when gtensor was installed, or "
+                "its sources have changed since; NumPy's functions serve")
     if not extension.processor():
         return "none: they need AVX2 and FMA, which this processor lacks; NumPy's functions serve"
     return f"{len(extension.names())} kernels, run as {extension.processor()}"

@@ -70,8 +70,9 @@ class _Chosen(NamedTuple):
         given = []
         for params in self.given:
             given.append({**params, "step": step})
+        constants = () if self.in_c is None else self.in_c.constants(**given[-1])
         return self._replace(step=step, given=given, numbers=self.program.numbers(**given[0]),
-                             constants=() if self.in_c is None else self.in_c.constants(**given[-1]))
+                             constants=constants)
 
     def by_kernel(self, arrays: Sequence[Array]) -> None:
         """Write contiguous arrays in the dtype that is computed in, where there is a kernel."""
