@@ -226,6 +226,11 @@ def test_a_captured_step_has_the_bits_of_kernels() -> None:
         assert np.array_equal(captured(x).numpy(), wanted)
 
 
+def test_the_tests_have_the_extension() -> None:
+    """What is optional for users is not for the tests, which need gcc in any case."""
+    assert compiled.extension is not None
+
+
 def test_info_says_why_there_are_no_kernels() -> None:
     assert "compiler" in compiled.described(None)
     old = SimpleNamespace(processor=lambda: "", names=lambda: ["one"])
