@@ -34,7 +34,8 @@ DTYPES = ("float32", "float64")
 
 def test_the_compiled_text_is_what_the_formulas_are(tmp_path: Path) -> None:
     """In a process of its own: tests have made more ops here."""
-    subprocess.run([sys.executable, "-m", "formulas_in_c", str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-m", "formulas_in_c", str(tmp_path)], check=True,
+                   cwd=ROOT / "tests")
     for file in sorted(FOLDER.glob("*.c")):
         assert file.read_text("utf-8") == (tmp_path / file.name).read_text("utf-8")
 
