@@ -49,7 +49,7 @@ def test_it_learns_to_remember(mixer: str) -> None:
         loss = F.cross_entropy(model(gt.tensor(tokens))[:, -1], gt.tensor(tokens[:, 0]))
         optimizer.zero_grad()
         loss.backward()
-        clip_grad_norm_(model.parameters(), 1.0)  # or rounding decides whether it has learned by then
+        clip_grad_norm_(model.parameters(), 1.0)  # or rounding decides what is learned
         optimizer.step()
     assert loss.item() < 0.3  # of 2.3
 
