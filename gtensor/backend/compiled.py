@@ -61,8 +61,8 @@ def run(
     return flags
 
 
-_DIVIDE, _OVER, _UNDER, INVALID = 1, 2, 4, 8
-INFINITE = _OVER | INVALID
+_DIVIDE, OVERFLOW, _UNDER, INVALID = 1, 2, 4, 8
+INFINITE = OVERFLOW | INVALID
 """Flags that are no news where infinite numbers are expected."""
 ALL = INFINITE | _DIVIDE | _UNDER
 
@@ -71,7 +71,7 @@ def report(flags: int) -> None:
     """Raise the flags once more in NumPy."""
     if flags & _DIVIDE:
         np.divide(_ONE, 0)
-    if flags & _OVER:
+    if flags & OVERFLOW:
         np.multiply(_MOST, 2)
     if flags & _UNDER:
         np.multiply(_LEAST, _LEAST)

@@ -248,7 +248,7 @@ enum { MASK_BYTES = 64 };
 static char *taken(const Call *call, const char *memory, int *which) {
     uint64_t *mask = (uint64_t *)memory, seen = __atomic_load_n(mask, __ATOMIC_RELAXED);
     for (;;) {
-        *which = __builtin_ctzll(seen);
+        if (seen) *which = __builtin_ctzll(seen);
         if (seen && __atomic_compare_exchange_n(mask, &seen, seen & (seen - 1), 0,
                                                 __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
             return (char *)memory + MASK_BYTES + *which * call->sizes[0];

@@ -195,21 +195,23 @@ def _adjoint_passes(
 
 def _call(
     name: str, dtype: np.dtype, arrays: tuple[np.ndarray | None, ...], memory: int, items: int
-) -> bool:
-    """Whether the flag of an invalid operation was raised. It alone does not say that one is due:
-    zeros of unused lanes and between rows meet infinities, too.
+) -> int:
+    """The flags of overflow and of invalid operations. They alone do not say that one is due:
+    unused lanes and places between rows are computed, too.
     """
     kernel = compiled.kernel(f"conv_{name}_{DTYPES[dtype]}")
     assert kernel is not None
-    flags = compiled.run(kernel, arrays, (memory,), (), items, quiet=compiled.INVALID)
-    return bool(flags & compiled.INVALID)
+    return compiled.run(kernel, arrays, (memory,), (), items, compiled.ALL) & compiled.INFINITE
 
 
-def _report(written: np.ndarray, *read: np.ndarray | None) -> None:
-    """Report an invalid operation if there are NaN in what was written, and none in what was read.
+def _report(flags: int, written: np.ndarray, *read: np.ndarray | None) -> None:
+    """Report an invalid operation if there are NaN in what was written, and none in what was read;
+    overflow if the same holds for infinities.
     """
-    if np.isnan(written).any() and not any(a is not None and np.isnan(a).any() for a in read):
-        compiled.report(compiled.INVALID)
+    for flag, test in ((compiled.INVALID, np.isnan), (compiled.OVERFLOW, np.isinf)):
+        if flags & flag and test(written).any() and not any(
+                a is not None and test(a).any() for a in read):
+            compiled.report(flag)
 
 
 def _buffers(p: _Pass) -> tuple[np.ndarray, np.ndarray, int]:
@@ -235,7 +237,7 @@ def readable(*arrays: np.ndarray | None) -> bool:
 
 def _run(
     p: _Pass, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, out: np.ndarray
-) -> bool:
+) -> int:
     packed, memory, each = _buffers(p)
     _call("pack", x.dtype, (p.numbers, weight, packed), 0, 1)
     arrays = p.numbers, x, packed, bias, out, memory
@@ -251,8 +253,9 @@ def correlate(
         return False
     inputs, outputs = weight.shape[1], weight.shape[0] // geo.groups
     p = _forward_pass(len(x), inputs, outputs, geo, x.dtype, bool(beta), False)
-    if _run(p, x, weight, bias, out):
-        _report(out, x, weight, bias)
+    flags = _run(p, x, weight, bias, out)
+    if flags:
+        _report(flags, out, x, weight, bias)
     return True
 
 
@@ -264,18 +267,18 @@ def input_gradient(
     if not readable(g, weight, bias, out) or is_product(geo):
         return False
     inputs, outputs = weight.shape[0] // geo.groups, weight.shape[1]
-    invalid = False
+    flags = 0
     for rows, columns, p in _adjoint_passes(len(g), inputs, outputs, geo, g.dtype, bool(beta)):
         if p is not None:
-            invalid |= _run(p, g, weight, bias, out)
+            flags |= _run(p, g, weight, bias, out)
             continue
         part = out[:, :, rows.start::rows.step, columns.start::columns.step]
         if not beta:
             part[...] = 0
         if bias is not None:
             part += bias.reshape(-1, 1, 1)
-    if invalid:
-        _report(out, g, weight, bias)
+    if flags:
+        _report(flags, out, g, weight, bias)
     return True
 
 
@@ -288,6 +291,8 @@ def weight_gradient(
     p = _forward_pass(len(x), out.shape[1], out.shape[0] // geo.groups, geo, g.dtype, bool(beta),
                       True)
     totals, memory, each = _buffers(p)
-    if _call("weight_gradient", g.dtype, (p.numbers, g, x, out, totals, memory), each, p.items):
-        _report(out, g, x)
+    arrays = p.numbers, g, x, out, totals, memory
+    flags = _call("weight_gradient", g.dtype, arrays, each, p.items)
+    if flags:
+        _report(flags, out, g, x)
     return True

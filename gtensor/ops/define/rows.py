@@ -20,12 +20,13 @@ _FEW = 1024  # numbers of an array that kernels always take: NumPy's calls take 
 _COLUMNS = 8  # of a row, from which on a kernel is quicker than NumPy's loops, and for softmax,
 _SOFTMAX = 48  # whose maximum and sum take as long as its exponentials where rows are short
 _TILE = 8  # rows that row_norm_grad takes at a time
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))  # not in another byte order
 _PARTS = 16  # at most, whose sums for the parameters are added at the end
 
 
 def fits(size: int, columns: int, dtype: np.dtype, least: int = _COLUMNS) -> bool:
     """Whether kernels take dense arrays of that size, of rows of so many numbers."""
-    if not size or not settings.compiled or dtype.char not in "fd" or not _FOUND:
+    if not size or not settings.compiled or dtype not in _DTYPES or not _FOUND:
         return False
     return columns >= least or size <= _FEW or settings.compiled > 1
 
@@ -34,7 +35,8 @@ def _serves(columns: int, *arrays: Array | None, least: int = _COLUMNS) -> bool:
     """Whether kernels take rows of so many numbers of these arrays."""
     first: Any = arrays[0]
     return fits(first.size, columns, first.dtype, least) and all(
-        a is None or a.dtype == first.dtype and a.flags.c_contiguous for a in arrays)
+        a is None or a.dtype == first.dtype and (
+            a.flags.c_contiguous and a.flags.aligned) for a in arrays)
 
 
 def _run(
@@ -69,7 +71,7 @@ def softmax(kernel: str, result: Array, *inputs: Array, quiet: bool = False) -> 
 
 def of_attention(dtype: np.dtype) -> bool:
     """Whether `attention` and `attention_grad` take scores of a dtype."""
-    return bool(settings.compiled and dtype.char in "fd" and _FOUND)
+    return bool(settings.compiled and dtype in _DTYPES and _FOUND)
 
 
 def attention(

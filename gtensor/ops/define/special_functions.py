@@ -296,8 +296,7 @@ def _digamma(ns: Any, x: Any) -> Any:
     value = ns.where(ns.less(a, 8.0), near, far)
     mine = ns.where(below, value - 1 / x, value)
     angle = math.pi * _from_integer(ns, a)
-    mirrored = math.pi * (ns.cos(angle) / ns.sin(angle)) + (
-        ns.where(below, value - 1 / a, value) + 1 / a)
+    mirrored = math.pi * (ns.cos(angle) / ns.sin(angle)) + ns.where(below, value, value + 1 / a)
     mirrored = ns.where(ns.equal(angle, 0), math.nan, mirrored)
     return ns.where(negative, mirrored, mine)
 

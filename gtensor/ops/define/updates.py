@@ -481,8 +481,9 @@ class Prepared:
                     found = buffers[program, shape] = program.buffers(shape)
                 if known.numbers[1]:
                     found = (*[a.reshape(shape) for a in known.full(target.size)], *found)
-                if not known.by_kernel((target, g, *state)) and not (
-                        program.tile(target, g, *state, *known.numbers[0], *found)):
+                if known.in_c is not None and settings.compiled:
+                    known.by_kernel((target, g, *state))
+                elif not program.tile(target, g, *state, *known.numbers[0], *found):
                     assert known.rare is not None
                     known.write_limited((target, g, *state), known.rare.buffers((SMALL,)))
         finally:

@@ -78,10 +78,11 @@ def _resample_cpu(
         key = (*tile, ...)
         result = out[key]
         total = result if wide is None else wide(0, result.shape)
-        if mixing.blocks and total.flags.c_contiguous:
+        in_blocks = bool(mixing.blocks) and total.flags.c_contiguous
+        part = x[key].astype(work, copy=False) if in_blocks else x[key]
+        if in_blocks and np.isfinite(part).all():  # zeros of a block times infinity would be NaN
             if beta and wide is not None:
                 total[...] = result
-            part = x[key].astype(work, copy=False)
             _multiply_blocks(mixing, axis, part, total, bool(beta))
         else:
             if not beta:

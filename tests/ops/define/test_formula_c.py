@@ -227,6 +227,29 @@ def test_a_captured_step_has_the_bits_of_kernels() -> None:
         assert np.array_equal(captured(x).numpy(), wanted)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("in_c", [0, 1])
+def test_a_captured_update_is_made_once(dtype: str, in_c: int) -> None:
+    """By the kernel or by NumPy, where there is a kernel or none."""
+    weights = []
+    with settings.override(compiled=in_c):
+        for wrap in (lambda step: step, gt.capture):
+            p = gt.ones(300, dtype=dtype).requires_grad_()
+            optimizer = gt.optim.SGD([p], lr=0.1)
+
+            def step(p: gt.Tensor = p, optimizer: Any = optimizer) -> None:
+                optimizer.zero_grad()
+                p.sum().backward()
+                optimizer.step()
+
+            taken = wrap(step)
+            for _ in range(5):
+                taken()
+            weights.append(p.detach().numpy())
+    assert np.array_equal(*weights)
+    np.testing.assert_allclose(weights[0], 0.5, atol=1e-6)
+
+
 def test_the_tests_have_the_extension() -> None:
     """What is optional for users is not for the tests, which need gcc in any case."""
     assert compiled.extension is not None
