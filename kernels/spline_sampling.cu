@@ -6,7 +6,8 @@
 // their offsets and weights, in registers.
 // Traffic per place: reads GT_AXES coordinates and (GT_ORDER + 1)**GT_AXES taps, writes 1; the
 // adjoint adds to as many taps. Its sums are of whole numbers, two for a value, by atomics: they do
-// not depend on the order, and so repeat bit for bit.
+// not depend on the order, and so repeat bit for bit. All values have one exponent: what is below
+// 2^-64 of the largest one is lost.
 // GT_ORDER and GT_AXES are of the compiler's options; the mode, and the orders of the derivative in
 // octal digits (the first axis lowest), are arguments.
 #include "half.cuh"

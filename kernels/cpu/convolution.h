@@ -195,7 +195,7 @@ static i64 NAME(segments)(const struct pass *s, i64 *segment, i64 *length) {
     return count;
 }
 
-// The weights as (groups, blocks of outputs, taps, inputs, outputs of a block), with zeros behind
+// The weights as (groups, blocks of outputs, taps, inputs, outputs of a block), with zeros after
 // the last output.
 static void NAME(pack)(const struct pass *s, const void *weights, void *out) {
     const NUMBER *w = weights;

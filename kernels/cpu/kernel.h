@@ -1,7 +1,7 @@
 // What a kernel of the CPU is: a function over a range of items, and how it is compiled.
 //
-// A kernel computes items [begin, end) of a call: elements, rows or tiles, which it says. Items may be
-// computed in any order, by several threads at once, with the same bits: no item reads what
+// A kernel computes items [begin, end) of a call: elements, rows or tiles, which it says. Items may
+// be computed in any order, by several threads at once, with the same bits: no item reads what
 // another writes.
 
 #ifndef GTENSOR_KERNEL_H

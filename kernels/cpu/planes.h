@@ -100,7 +100,7 @@ static void NAME(planes_run)(
 }
 
 // The weights as (groups, blocks of outputs, inputs, taps, outputs of a block): blocks of OUTPUTS
-// with zeros behind the last output, or of one where a group has one.
+// with zeros after the last output, or of one where a group has one.
 static void NAME(planes_pack)(const struct pass *s, const void *weights, void *out) {
     const NUMBER *w = weights;
     NUMBER *packed = out;

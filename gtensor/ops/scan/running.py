@@ -69,11 +69,11 @@ def _places_gpu(x: Array, *, largest: bool, out: Array | None = None) -> Array:
     places = xp.array(xp.broadcast_to(xp.arange(size), x.shape))
     distance = 1
     while distance < size:
-        behind, before = places[..., distance:], places[..., :-distance]
-        later, earlier = (xp.take_along_axis(rows, p, -1) for p in (behind, before))
+        own, before = places[..., distance:], places[..., :-distance]
+        later, earlier = (xp.take_along_axis(rows, p, -1) for p in (own, before))
         lost = earlier > later if largest else earlier < later
         lost = (lost | (earlier != earlier)) & (later == later)  # a NaN stays, the last of them
-        places[..., distance:] = xp.where(lost, before, behind)
+        places[..., distance:] = xp.where(lost, before, own)
         distance *= 2
     return settled(places, out)
 
