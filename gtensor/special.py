@@ -8,7 +8,7 @@ to the dtype of its inputs. Integers and booleans become the default dtype first
 raise TypeError. Derivatives of every order are formulas of the same kind.
 Against mpmath: float64 within 4 units in the last place, float32 within 1, but next to zeros of
 gammaln and digamma below 0, where the absolute error is as small. NaN gives NaN, and values at
-poles and at the ends are SciPy's.
+poles and at the ends are SciPy's, but for gammaln(-inf), which is inf.
 
 The formulas are in `gtensor.ops.define.special_functions`, with their sources.
 """

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from math import isfinite, nan, prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gtensor.creation.dtypes import float32, float64, int64
 from gtensor.creation.new_tensors import arange, asarray, linspace, ones
 from gtensor.engine.handle.namespaces import recorded
@@ -82,7 +84,7 @@ def histogramdd(
                          "coordinates)")
     points, given = x.shape[1], x
     x = _compared("histogramdd", x)
-    each: Any = [bins] * points if isinstance(bins, int) else bins
+    each: Any = [bins] * points if isinstance(bins, (int, np.integer)) else bins
     ranges: Any = [None] * points if range is None else range
     if len(each) != points or len(ranges) != points:
         raise ValueError(f"histogramdd was given {len(each)} bins and {len(ranges)} ranges for "
@@ -119,6 +121,9 @@ def _edges(name: str, x: Tensor, bins: Any, range: Any) -> Tensor:
                 not a <= b for a, b in zip(bins, bins[1:], strict=False)):
             raise ValueError(f"{name} was given bins={bins}; wanted edges that ascend")
         return edges.astype(x.dtype, copy=False)
+    if not isinstance(bins, (int, np.integer)):
+        raise TypeError(f"{name} was given bins={bins!r}; wanted a whole number, or edges")
+    bins = int(bins)
     if bins < 1:
         raise ValueError(f"{name} was given bins={bins}; wanted 1 or more")
     if range is not None:
@@ -179,9 +184,9 @@ def digitize(x: Tensor, bins: Tensor, /, right: bool = False) -> Tensor:
     """The place of each element among the edges of bins, NumPy's; int64, of x's shape.
 
     i where bins[i - 1] <= x < bins[i], or bins[i - 1] < x <= bins[i] if `right`; where the edges
-    descend with the comparisons turned. 0 and len(bins) are beyond the edges, NaN the latter. The
-    order of edges is not checked (a GPU would have to be waited for). Raises ValueError unless they
-    are 1-d.
+    descend with the comparisons turned. 0 and len(bins) are beyond the edges. NaN is len(bins), or
+    0 where the edges descend. The order of edges is not checked (a GPU would have to be waited
+    for). Raises ValueError unless they are 1-d.
 
         gt.digitize(gt.tensor([0.5, 2.0, 3.0]), gt.tensor([1.0, 2.0]))         # [0, 2, 2]
     """

@@ -110,12 +110,14 @@ class Places:
             value, device=x.device), what)
         if not isinstance(given, Tensor):
             given = asarray(given, dtype=x.dtype, device=x.device)
-        try:
-            shape = selected_shape(
-                filled(self._key, tuple(i._array for i in self._indices)), x.shape
-            ) if self._indices else x[self._given].shape
-        except IndexError as error:
-            raise IndexError(f"{described(self._given, x.shape)}: {error}") from None
+        if not self._indices:
+            shape = x[self._given].shape
+        else:
+            try:
+                shape = selected_shape(
+                    filled(self._key, tuple(i._array for i in self._indices)), x.shape)
+            except IndexError as error:
+                raise IndexError(f"{described(self._given, x.shape)}: {error}") from None
         return broadcast_to(fitted(given, shape, what).astype(x.dtype, copy=False), shape)
 
 
@@ -277,6 +279,9 @@ def index_add(
                          "and a source of x's shape but for dim, which has the index's length")
     given = given.astype(x.dtype, copy=False)
     if alpha != 1:
+        if x.dtype.kind in "iu" and alpha != int(alpha):
+            raise TypeError(f"index_add of a tensor of dtype {x.dtype} was given alpha={alpha}; "
+                            "wanted a whole number")
         given = multiply(given, taken(x, alpha, "index_add"))
     key = (*(slice(None),) * axis, ARRAY)
     return add(x, add_at(given, index, key=key, shape=x.shape))

@@ -17,7 +17,7 @@ from gtensor.distributions.distribution import (
 )
 from gtensor.ops import abs, log, where
 from gtensor.ops import square as _square
-from gtensor.ops.elementwise.exponentials import erf
+from gtensor.special import ndtr
 
 if TYPE_CHECKING:
     from gtensor.engine.handle.tensor import Tensor
@@ -53,6 +53,10 @@ class Normal(Distribution):
         return self.loc
 
     @property
+    def stddev(self) -> Tensor:
+        return self.scale
+
+    @property
     def variance(self) -> Tensor:
         return _square(self.scale)
 
@@ -70,7 +74,7 @@ class Normal(Distribution):
     def cdf(self, value: Tensor) -> Tensor:
         """The probability of values up to `value`."""
         away = (self._value(value) - self.loc) / self.scale
-        return 0.5 * (1 + erf(away * math.sqrt(0.5)))
+        return ndtr(away)
 
     def entropy(self) -> Tensor:
         return log(self.scale) + (0.5 + _HALF_LOG_2PI)
@@ -96,6 +100,10 @@ class Laplace(Distribution):
     @property
     def mean(self) -> Tensor:
         return self.loc
+
+    @property
+    def stddev(self) -> Tensor:
+        return math.sqrt(2) * self.scale
 
     @property
     def variance(self) -> Tensor:
@@ -131,6 +139,10 @@ class Exponential(Distribution):
 
     @property
     def mean(self) -> Tensor:
+        return 1 / self.rate
+
+    @property
+    def stddev(self) -> Tensor:
         return 1 / self.rate
 
     @property
@@ -171,6 +183,10 @@ class Uniform(Distribution):
     @property
     def mean(self) -> Tensor:
         return (self.low + self.high) / 2
+
+    @property
+    def stddev(self) -> Tensor:
+        return (self.high - self.low) / math.sqrt(12)
 
     @property
     def variance(self) -> Tensor:

@@ -63,8 +63,8 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
 
 @register_kl(Normal, Normal)
 def _normal(p: Normal, q: Normal) -> Tensor:
-    ratio = square(p.scale / q.scale)
-    return 0.5 * (ratio + square((p.loc - q.loc) / q.scale) - 1 - log(ratio))
+    ratio = p.scale / q.scale
+    return 0.5 * (square(ratio) + square((p.loc - q.loc) / q.scale) - 1) - log(ratio)
 
 
 @register_kl(Laplace, Laplace)

@@ -51,10 +51,9 @@ class HostSegments:
 
     def release(self, ptr: int, nbytes: int) -> None:
         """Give memory back to the system."""
-        start = max(start for start in self._ranges if start <= ptr)
-        whole = self._ranges[start]
-        end = ptr + nbytes
-        if end > whole.end:
+        start = max((start for start in self._ranges if start <= ptr), default=-1)
+        whole, end = self._ranges.get(start), ptr + nbytes
+        if whole is None or end > whole.end:
             raise ValueError(f"{nbytes} bytes at {ptr:#x} given back; wanted some that are held")
         left = {low: whole._replace(end=high)
                 for low, high in ((start, ptr), (end, whole.end)) if low < high}

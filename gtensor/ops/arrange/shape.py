@@ -315,7 +315,7 @@ _SHORT_PERMUTE = """
 if len(axes) == a1.ndim and None not in axes:
     out = a1.transpose(axes)
 """
-_FROM_END = "{'axes': tuple([a - out.ndim if a >= 0 else int(a) for a in axes])}"
+_FROM_END = "{'axes': tuple([int(a) - out.ndim if a >= 0 else int(a) for a in axes])}"
 
 
 @short_view(_permute_op, _SHORT_PERMUTE, _FROM_END)
