@@ -185,6 +185,15 @@ def test_probabilities_of_0_and_1() -> None:
     assert masked.entropy().item() == 0 and masked.log_prob(gt.tensor(0)).item() == 0
 
 
+def test_scales_whose_squares_leave_the_dtype() -> None:
+    tiny, one = ours.Normal(0.0, gt.tensor(1e-25)), ours.Normal(0.0, gt.tensor(1.0))
+    assert ours.kl_divergence(tiny, one).item() == pytest.approx(25 * math.log(10) - 0.5, rel=1e-6)
+    for made in (ours.Normal, ours.Laplace):
+        assert made(0.0, gt.tensor(1e25)).stddev.item() == pytest.approx(
+            1e25 * (1 if made is ours.Normal else math.sqrt(2)), rel=1e-6)
+    assert one.cdf(gt.tensor(-6.0)).item() == pytest.approx(9.8659e-10, rel=1e-4)
+
+
 def test_tiny_concentrations() -> None:
     """Draws lie within the support as the dtype has it, so that their densities are finite."""
     tiny = gt.full((400,), 1e-3)

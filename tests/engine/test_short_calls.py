@@ -48,7 +48,7 @@ VIEWS: dict[str, Callable[[gt.Tensor], Any]] = {
         (-1, -1), (None,), ("a",), (4.0, 6), (True, 24), (0, -1))},
     **{f"permute{axes}": lambda x, axes=axes: x.permute_dims(*axes) for axes in (
         (2, 0, 1), (-1, 0, 1), ((1, 0, 2),), ([1, 0, 2],), (1, 0), (0,), (), (0, 0, 1), (3, 0, 1),
-        (None,), (np.int64(2), 0, 1), (1.0, 0, 2), (True, False, 2))},
+        (None,), (np.int64(2), 0, 1), (np.uint8(2), 0, 1), (1.0, 0, 2), (True, False, 2))},
     "gt.permute_dims": lambda x: gt.permute_dims(x, range(x.ndim)),
     "permute": lambda x: x.permute(1, 0), "view": lambda x: x.view(-1, 2),
     "view of a dtype": lambda x: x.view(gt.float64),

@@ -216,9 +216,9 @@ def test_equal_numbers_have_no_variance(dtype: str) -> None:
 
 def test_arrays_that_kernels_do_not_read_are_left_to_numpy() -> None:
     x = np.random.default_rng(0).standard_normal((64, 64)).astype("f4")
-    half, back, crossed = x.astype("f2"), x[::-1], x.T
+    half, back, crossed, swapped = x.astype("f2"), x[::-1], x.T, x.astype(">f4")
     with settings.override(compiled=2):
-        for a in (half, back, crossed):
+        for a in (half, back, crossed, swapped):
             np.testing.assert_allclose(
                 path("softmax", a, axis=-1), path("softmax", np.array(a, "f8"), axis=-1),
                 rtol=2e-3 if a is half else 1e-5)

@@ -98,6 +98,9 @@ def test_an_infinity_stays_in_its_windows() -> None:
     ours = F.adaptive_avg_pool2d(gt.tensor(x, device="cpu"), (3, 2)).numpy()
     np.testing.assert_array_equal(ours, TF.adaptive_avg_pool2d(torch.tensor(x), (3, 2)).numpy())
     assert np.isfinite(ours).sum() == 5
+    many = np.zeros((1, 60, 60))  # which is computed in blocks
+    many[0, 30, 30] = np.inf
+    assert np.isfinite(F.adaptive_avg_pool2d(gt.tensor(many, device="cpu"), 7).numpy()).sum() == 48
 
 
 @pytest.mark.parametrize("size", [1, 2, (2, 3), (3, None), (None, 5), 6, (7, 9)])
