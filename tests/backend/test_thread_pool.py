@@ -42,7 +42,7 @@ def said(folder: Path, pool: Path, *options: str) -> str:
          HERE / "threads_driver.c", pool, "-lm", "-o", program], capture_output=True, text=True)
     assert not built.returncode and not built.stderr, built.stderr
     run = subprocess.run([program, "400", "3"], capture_output=True, text=True, timeout=120,
-                         env={**os.environ, "TSAN_OPTIONS": "die_after_fork=0"})
+                         env={**os.environ, "TSAN_OPTIONS": "die_after_fork=0:halt_on_error=1"})
     return run.stdout + run.stderr
 
 
