@@ -17,7 +17,7 @@ POOL = HERE.parents[1] / "gtensor" / "backend" / "_threads.c"
 PLANTED = {
     "the caller does not wait": (
         "    while (call.running) pthread_cond_wait(&range_is_done, &lock);\n", "",
-        "data race|wrong: an item"),
+        "data race|wrong: a call that ended"),
     "a range is taken twice": (
         "    call.next = end;\n    pthread_mutex_unlock(&lock);\n",
         "    pthread_mutex_unlock(&lock);\n    call.next = end;\n", "data race|wrong: an item"),
