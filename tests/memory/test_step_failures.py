@@ -193,13 +193,12 @@ def test_planted_fault_a_walk_that_keeps_its_slots_is_caught(steps, monkeypatch)
 
 def test_planted_fault_an_optimizer_that_makes_buffers_between_writes_is_caught(
         steps, monkeypatch):
-    real = updates._Chosen.write
+    for name in ("write", "by_kernel"):
+        def late(chosen, *given, real=getattr(updates._Chosen, name)):
+            get_device("cpu").empty((64,), np.float32, "late")
+            real(chosen, *given)
 
-    def late(chosen, *given):
-        get_device("cpu").empty((64,), np.float32, "late")
-        real(chosen, *given)
-
-    monkeypatch.setattr(updates._Chosen, "write", late)
+        monkeypatch.setattr(updates._Chosen, name, late)
     with pytest.raises(AssertionError, match="left weights half updated"):
         fail_at_every_allocation(steps)
 
