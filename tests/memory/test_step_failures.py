@@ -194,7 +194,9 @@ def test_planted_fault_a_walk_that_keeps_its_slots_is_caught(steps, monkeypatch)
 def test_planted_fault_an_optimizer_that_makes_buffers_between_writes_is_caught(
         steps, monkeypatch):
     for name in ("write", "by_kernel"):
-        def late(chosen, *given, real=getattr(updates._Chosen, name)):
+        real = getattr(updates._Chosen, name)
+
+        def late(chosen, *given, real=real):
             get_device("cpu").empty((64,), np.float32, "late")
             real(chosen, *given)
 
