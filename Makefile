@@ -52,7 +52,7 @@ gallery: $(STAMP)dev
 	OMP_NUM_THREADS=1 $(BIN)/python docs/gallery.py
 
 # Kernels of the CPU are compiled by the installation.
-$(STAMP)%: pyproject.toml $(wildcard kernels/cpu/*.[ch] gtensor/backend/*.c gtensor/ops/define/c/*.c)
+$(STAMP)%: pyproject.toml $(wildcard kernels/cpu/*.[ch] gtensor/backend/*.[ch] gtensor/ops/define/c/*.c)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*$(CUDA)]'
 	touch $@

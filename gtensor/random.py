@@ -42,6 +42,7 @@ from gtensor.engine.tape.levels import Traced, vectorizing
 from gtensor.ops.activations.activation import sigmoid
 from gtensor.ops.activations.softmax import softmax
 from gtensor.ops.arrange.shape import broadcast_to, moveaxis
+from gtensor.ops.elementwise.rounding import floor
 from gtensor.ops.elementwise.selection import clip, maximum
 from gtensor.ops.order.sorting import topk
 from gtensor.ops.sampling.counts import binomial_op, poisson_op
@@ -610,12 +611,13 @@ def binomial(
 ) -> Tensor:
     """How many of n trials succeed, each with probability p; floating, without a gradient.
 
-    Other arguments are those of `laplace`. Raises ValueError for a negative or infinite n and a p
-    outside of 0 to 1 (on a GPU, which would have to be waited for, the count is NaN), and as
-    `laplace`.
+    Other arguments are those of `laplace`. Raises ValueError for an n that is no whole number, 0 or
+    more, and for a p outside of 0 to 1 (on a GPU, which would have to be waited for, the count is
+    NaN), and as `laplace`.
     """
     parameters, shape = _spread("binomial", size, dtype, device, n=n, p=p)
-    _check("binomial", "n", parameters[0], lambda x: (x >= 0) & (x < math.inf), "0 or more")
+    _check("binomial", "n", parameters[0], lambda x: (x >= 0) & (x < math.inf) & (
+        floor(x) == x), "whole numbers, 0 or more")
     _check("binomial", "p", parameters[1], lambda x: (x >= 0) & (x <= 1), "0 to 1")
     return _sampled("binomial", binomial_op, parameters, shape, generator)
 

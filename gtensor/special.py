@@ -152,7 +152,7 @@ def xlog1py(x: Operand, y: Operand, /) -> Tensor:
 
 
 def _both(x: Operand, y: Operand) -> tuple[Tensor, Tensor]:
-    """Two tensors; a number beside one has its dtype, if that is a floating one."""
+    """Two tensors; a number takes the other's dtype, if that is a floating one."""
     tensors = [t for t in (x, y) if isinstance(t, Tensor)]
     like = tensors[0] if tensors and tensors[0].dtype.kind in "fV" else None
     a, b = (t if isinstance(t, Tensor) else asarray(

@@ -118,7 +118,8 @@ __device__ inline double gt_binomial_below_half(gt_bits_of_key bits, double n, d
 }
 
 __device__ inline double gt_binomial_draw(long long key, double n, double p) {
-  if (!(n >= 0 && n < gt_infinity<double>() && p >= 0 && p <= 1)) return gt_nan<double>();
+  const bool whole = n >= 0 && n < gt_infinity<double>() && n == floor(n);
+  if (!(whole && p >= 0 && p <= 1)) return gt_nan<double>();
   return p <= 0.5 ? gt_binomial_below_half(gt_bits(key), n, p)
                   : n - gt_binomial_below_half(gt_bits(key), n, 1 - p);
 }

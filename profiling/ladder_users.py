@@ -12,7 +12,7 @@
 
 Both libraries run the same text from the same weights, in float32, alternated in one process, with
 one thread. Every rung is compared with PyTorch in float64 before anything is timed: losses after
-an update, or outputs and gradients. Each ratio stands beside its goal. The clock is the processor
+an update, or outputs and gradients. Each ratio is printed with its goal. The clock is the processor
 time of the thread that works. Ops of small tensors are in `ladder_overhead.py`.
 """
 

@@ -138,7 +138,7 @@ def _collides(x: np.ndarray) -> bool:
     """Whether a copy of a transposed matrix, row by row, would read from few sets of the cache.
 
     Its steps along a row are multiples of 1 KiB, as of 256 float32. Then columns that fill a cache
-    line of the copy are copied at once: of (2048, 2048) in a third of the time.
+    line of the copy are copied at once.
     """
     return x.strides[0] == x.itemsize and x.strides[1] % 1024 == 0 and min(x.shape) >= _LINE
 

@@ -100,7 +100,7 @@ def _quantile(
 ) -> Tensor:
     shares, several = numbers_of(name, q, 1)
     rows, shape = rows_over(name, x, axis, keepdims)
-    ordered = sort(rows)  # NaN behind all others
+    ordered = sort(rows)  # NaN come last
     last = clip(count_nonzero(~isnan(rows), axis=-1) - 1, 0, None)
     found = []
     for share in shares:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.composed.shapes import booleans
-from gtensor.creation.dtypes import iinfo, int64
+from gtensor.creation.dtypes import float32, iinfo, int64
 from gtensor.creation.new_tensors import arange, asarray, full, ones
 from gtensor.engine.handle.tensor import Tensor
 from gtensor.ops import (
@@ -38,7 +38,7 @@ from gtensor.ops.arrange.index_keys import ARRAY, Key, described, filled, normal
 from gtensor.ops.arrange.scatter import extreme_at
 from gtensor.ops.arrange.shape import axis_index
 from gtensor.ops.arrange.writing import fitted, set_item_op, taken
-from gtensor.ops.define.arguments import given_axis, takes_arrays
+from gtensor.ops.define.arguments import given_axis, of_half, takes_arrays
 from gtensor.system.written_code import enter
 
 if TYPE_CHECKING:
@@ -219,13 +219,16 @@ def scatter_reduce(
         x = set_item_op(x, asarray(start, dtype=x.dtype, device=x.device), *indices, key=key)
     if reduce in _EXTREMES:
         return extreme_at(x, values, *indices, key=key, function=_EXTREMES[reduce])
-    total = add(x, add_at(values, *indices, key=key, shape=x.shape))
     if reduce == "sum":
-        return total
+        return add(x, add_at(values, *indices, key=key, shape=x.shape))
+    whole = x.dtype.kind in "iu"
+    work = x.dtype if x.dtype.itemsize == 8 else int64 if whole else (
+        float32 if of_half(x) else x.dtype)  # in which sums and counts do not overflow
+    total = add(x.astype(work, copy=False), add_at(
+        values.astype(work, copy=False), *indices, key=key, shape=x.shape))
     count = add_at(ones(values.shape, int64, x.device), *indices, key=key, shape=x.shape)
-    count = add(count, 1) if include_self else maximum(count, 1)
-    return total // count.astype(x.dtype) if x.dtype.kind in "iu" else divide(
-        total, count.astype(x.dtype))
+    count = (add(count, 1) if include_self else maximum(count, 1)).astype(work)
+    return (total // count if whole else divide(total, count)).astype(x.dtype, copy=False)
 
 
 @takes_arrays

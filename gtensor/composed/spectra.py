@@ -1,7 +1,7 @@
 """Spectra of short stretches of a signal, and the signal from them.
 
-Frames are made of views: a signal in blocks of one hop, of which each frame has several behind one
-another. So gradients are sums of views, which repeat bit for bit.
+Frames are made of views: a signal in blocks of one hop, of which each frame has several in a
+row. So gradients are sums of views, which repeat bit for bit.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _frames(x: Tensor, size: int, hop: int) -> Tensor:
 
 
 def _added(frames: Tensor, hop: int) -> Tensor:
-    """The sum (..., T) of frames (..., frames, size), each `hop` behind the one before."""
+    """The sum (..., T) of frames (..., frames, size), each `hop` later than the one before."""
     *lead, count, size = frames.shape
     several = -(-size // hop)
     frames = pad(frames, (0, several * hop - size))

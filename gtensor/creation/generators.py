@@ -96,7 +96,7 @@ def set_state(state: Any) -> None:
     """Continue from a state of `get_state`.
 
     Raises ValueError, with nothing changed, for any other: NumPy does not check a state and could
-    return memory beside the generator's buffer as random numbers.
+    return what lies next to the generator's buffer as random numbers.
     """
     check_state(state)
     fresh = np.random.Philox()

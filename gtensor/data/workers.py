@@ -80,7 +80,7 @@ class _Pool:
     def work(self) -> None:
         """What each thread does: draw, make, deliver."""
         _this_thread.works = True
-        one_thread_here()  # beside other workers, and the thread that trains
+        one_thread_here()  # others work at the same time, and the thread that trains
         while True:
             with self.drawing:  # held while waiting too: jobs are drawn in order
                 with self.changed:

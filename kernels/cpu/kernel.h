@@ -29,8 +29,8 @@ typedef struct {
 } Entry;
 
 // Before a kernel: it is compiled for three kinds of processors of x86-64, and the loader chooses.
-// What it calls must be INLINE, so that it is compiled with it. Products and sums are never
-// contracted and never reordered, so all kinds compute the same bits.
+// What it calls must be INLINE, so that it is compiled with it. Unless a file says otherwise, the
+// compiler neither contracts nor reorders sums, so all kinds compute the same bits.
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12
 #define KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define KINDS 1

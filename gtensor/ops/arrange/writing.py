@@ -257,7 +257,7 @@ def taken(x: Tensor, value: Any, what: str) -> Any:
                         "convert it with astype() first")
     if isinstance(value, float) and not isfinite(value) and x.dtype.kind in "iu":
         raise TypeError(f"{what} with the value {value} into dtype {x.dtype}; wanted a finite one")
-    if isinstance(value, float) and x.dtype.kind in INTEGERS:  # beside it an op would promote x
+    if isinstance(value, float) and x.dtype.kind in INTEGERS:  # with it an op would promote x
         value = bool(value) if x.dtype.kind == "b" else int(value)
     return value
 

@@ -104,7 +104,7 @@ def _below_half(keys: np.ndarray, n: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 
 def _binomial(keys: np.ndarray, n: np.ndarray, p: np.ndarray) -> np.ndarray:
-    valid = (n >= 0) & (n < np.inf) & (p >= 0) & (p <= 1)
+    valid = (n >= 0) & (n < np.inf) & (n == np.floor(n)) & (p >= 0) & (p <= 1)
     return by_cases(keys, [n, p], (
         (valid & (p <= 0.5), _below_half),
         (valid, lambda keys, n, p: n - _below_half(keys, n, 1 - p)),

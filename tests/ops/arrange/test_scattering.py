@@ -99,6 +99,15 @@ def test_places_are_written_within_transforms(rng: np.random.Generator) -> None:
                    for n in range(3))
 
 
+def test_a_mean_counts_and_sums_beyond_its_dtype() -> None:
+    for dtype, value in (("float16", 100), ("uint8", 5), ("int8", -3)):
+        values, places = gt.full(1000, value, dtype=dtype), gt.zeros(1000, dtype="int64")
+        found = gt.scatter_reduce(gt.zeros(1, dtype=dtype), 0, places, values, "mean",
+                                  include_self=False)
+        assert found.tolist() == [value] and str(found.dtype) == dtype
+
+
+
 def test_equal_extremes_share_the_gradient_and_nan_stays() -> None:
     ours = gt.tensor([1.0, 2.0, 0.0], requires_grad=True)
     theirs = torch.tensor([1.0, 2.0, 0.0], requires_grad=True)
